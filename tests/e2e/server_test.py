@@ -155,6 +155,15 @@ class Serving(unittest.TestCase):
         chunks = self.server.events("/v1/completions", body)
         self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in chunks), choice["text"])
 
+    def test_chunks_have_the_usage_so_far_if_asked(self):
+        options = {"max_tokens": 8, "temperature": 0, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        for path, prompt in (("/v1/completions", {"prompt": PROMPT}), ("/v1/chat/completions", {"messages": CHAT})):
+            *chunks, last = self.server.events(path, {**prompt, **options})
+            self.assertEqual({chunk["usage"]["prompt_tokens"] for chunk in chunks}, {last["usage"]["prompt_tokens"]})
+            counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+            self.assertEqual(counts, sorted(counts))
+            self.assertEqual(counts[-1], last["usage"]["completion_tokens"])
+
     def test_a_chat_stream_is_the_whole_answer(self):
         body = {"messages": CHAT, "temperature": 0, "max_completion_tokens": 24, "logprobs": True, "top_logprobs": 2}
         _, whole = self.server.post("/v1/chat/completions", body)

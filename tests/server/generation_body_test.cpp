@@ -330,6 +330,14 @@ TEST(GenerationBody, NullInStreamOptionsCountsAsAbsent) {
   EXPECT_TRUE(body.ignored.empty());
 }
 
+TEST(GenerationBody, StreamOptionsAskForUsage) {
+  const GenerationBody body = read(Kind::kCompletions, R"({"prompt": "x", "stream": true,
+    "stream_options": {"include_usage": true, "continuous_usage_stats": true}})");
+  EXPECT_TRUE(body.include_usage);
+  EXPECT_TRUE(body.continuous_usage);
+  EXPECT_TRUE(body.ignored.empty());
+}
+
 TEST(GenerationBody, WhatChangesNothingIsNotReported) {
   EXPECT_THAT(
       read(Kind::kCompletions,

@@ -102,9 +102,9 @@ class ChatWriter final : public AnswerWriter {
       Json delta;
       delta["role"] = "assistant";
       delta["content"] = "";
-      out = chunk(delta_choice(choice, std::move(delta), {}), nullptr, true);
+      out = chunk(delta_choice(choice, std::move(delta), {}), update, false, true);
       if (!echo().empty()) {
-        out += chunk(delta_choice(choice, {{"content", echo()}}, {}), nullptr);
+        out += chunk(delta_choice(choice, {{"content", echo()}}, {}), update, false);
       }
     }
     if (!has_news(update, shape_)) {
@@ -114,7 +114,7 @@ class ChatWriter final : public AnswerWriter {
     const bool ends = update.finish_reason != FinishReason::kNone;
     const bool shows_ids = shape_.shows_token_ids() && !update.token_ids.empty();
     if (!piece.empty() || ends || shows_ids || !update.logprobs.empty()) {
-      out += chunk(delta_choice(choice, delta_json(piece), update), ends ? &update : nullptr);
+      out += chunk(delta_choice(choice, delta_json(piece), update), update, ends);
     }
     return out;
   }
@@ -189,14 +189,17 @@ class ChatWriter final : public AnswerWriter {
     return out;
   }
 
-  std::string chunk(Json choice, const RequestUpdate* ended, bool is_first = false) {
+  std::string chunk(Json choice, const RequestUpdate& update, bool ends, bool is_first = false) {
     Json out = answer_head(info_, kChunk);
     out["choices"] = Json::array({std::move(choice)});
     if (is_first && shape_.shows_token_ids()) {
       out["prompt_token_ids"] = shape_.prompt_token_ids.front();
     }
-    if (ended != nullptr) {
-      out["timings"] = timings_json({ended, 1});
+    if (shape_.usage_in_chunks) {
+      out["usage"] = usage_json({&update, 1}, shape_);
+    }
+    if (ends) {
+      out["timings"] = timings_json({&update, 1});
     }
     return sse_event(json_text(out));
   }

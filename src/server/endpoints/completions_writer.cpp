@@ -83,6 +83,9 @@ class CompletionsWriter final : public AnswerWriter {
     Json out = answer_head(info_, kObject);
     out["choices"] = Json::array(
         {choice_json(choice, update, prompt_logprobs_[choice / shape_.choices_per_prompt])});
+    if (shape_.usage_in_chunks) {
+      out["usage"] = usage_json({&update, 1}, shape_);
+    }
     if (update.finish_reason != FinishReason::kNone) {
       out["timings"] = timings_json({&update, 1});
     }

@@ -61,7 +61,9 @@ AnswerShape shape_of(const Served& served,
                      const GeneratingEndpoint& endpoint,
                      const GenerationBody& body,
                      const Prompts& prompts) {
-  AnswerShape shape{.num_prompts = prompts.size(), .only_prompt = body.only_prompt};
+  AnswerShape shape{.num_prompts = prompts.size(),
+                    .only_prompt = body.only_prompt,
+                    .usage_in_chunks = body.include_usage && body.continuous_usage};
   for (const std::vector<TokenId>& prompt : prompts) {
     if (body.echo) {
       shape.echo.push_back(endpoint.echo(served, body, shape.echo.size(), prompt));

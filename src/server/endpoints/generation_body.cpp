@@ -35,14 +35,16 @@ Result<void> read_stream_options(const char* field, const Json& value, BodyDraft
     if (option.is_null()) {
       continue;
     }
-    if (key == "include_usage") {
-      if (Result<void> read =
-              read_value("stream_options.include_usage", option, draft.body.include_usage);
-          !read) {
+    const std::string name = "stream_options." + key;
+    bool* const wanted = key == "include_usage"            ? &draft.body.include_usage
+                         : key == "continuous_usage_stats" ? &draft.body.continuous_usage
+                                                           : nullptr;
+    if (wanted != nullptr) {
+      if (Result<void> read = read_value(name.c_str(), option, *wanted); !read) {
         return read;
       }
     } else if (option != false) {
-      draft.body.ignored.push_back("stream_options." + key);
+      draft.body.ignored.push_back(name);
     }
   }
   return {};

@@ -54,7 +54,8 @@ struct GenerationBody : GenerationRequest {
   std::string model;         // empty: not named
   std::string request_id;    // empty: not named
   bool stream = false;
-  bool include_usage = false;        // only with stream
+  bool include_usage = false;     // only with stream
+  bool continuous_usage = false;  // the usage so far in every chunk, too; only with include_usage
   std::vector<std::string> ignored;  // unknown fields; nothing else is ignored
   // responses: members of the answer that repeat the request; messages: the number of prompt tokens
   OrderedJson echoed = nullptr;
