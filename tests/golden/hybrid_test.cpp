@@ -222,7 +222,8 @@ TEST(HybridPlan, DraftsAreRefused) {
   runner.max_drafts = 2;
   const auto plan = plan_model(tiny_options("qwen3_next").config, this_machine(), runner);
   ASSERT_FALSE(plan.has_value());
-  EXPECT_NE(plan.error().message.find("drafts with layers that keep a state"), std::string::npos);
+  EXPECT_NE(plan.error().message.find("speculative decoding with layers that keep a state"),
+            std::string::npos);
 }
 
 }  // namespace
