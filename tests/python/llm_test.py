@@ -292,7 +292,7 @@ class LLMTest(unittest.TestCase):
             (SamplingParams(temperature=-1), warprow.InvalidArgumentError, "temperature: -1 is outside"),
             (SamplingParams(n=0), ValueError, "n: 0 is outside"),
             (SamplingParams(extra_args={"colour": 1}), ValueError, "colour"),
-            (SamplingParams(spaces_between_special_tokens=False), ValueError, "spaces_between_special_tokens"),
+            (SamplingParams(extra_args={"stop": 3}), ValueError, "stop: "),
         ]
         for params, kind, text in cases:
             with self.assertRaisesRegex(kind, text):

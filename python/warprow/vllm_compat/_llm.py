@@ -104,7 +104,6 @@ class SamplingParams(sampling_params.SamplingParams):
         if self.best_of not in (None, self.n):
             raise UnsupportedError(f"best_of: {self.best_of} is not supported unless it equals n")
         plain = copy.copy(self)
-        plain.spaces_between_special_tokens = True  # texts are as the tokenizer's decoder writes them
         plain.structured_outputs = self.structured_outputs or self.guided_decoding
         body = sampling_params.SamplingParams.body(plain)
         for name in ("best_of", "guided_decoding", "logits_processors", "bad_words_token_ids"):
