@@ -111,11 +111,11 @@ std::span<const Api::Route> Api::routes() {
 Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
     : served_{.engine = engine,
               .watch = watch,
-              .options = std::move(options),
+              .options = options,
               .encoder = PromptEncoder(engine.text().tokenizer, engine.model_facts().max_model_len),
               .names = RequestNames(served_.options),
               .started = std::time(nullptr),
-              .profile = Profile(served_.options.profile_dir)},
+              .profile = Profile(std::move(options.profile_dir))},
       keys_(served_.options.api_keys, served_.options.key_files) {}
 
 const Api::Route* Api::find_route(const HttpRequest& request) {

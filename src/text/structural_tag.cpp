@@ -292,7 +292,7 @@ Result<FreeText> Translator::text_without(const std::string& field, const Json* 
     parts.push_back(escaped(text));
   }
   const int n = num_rules_++;
-  const FreeText out{fmt::format("TEXT_{}", n), fmt::format("SOME_TEXT_{}", n)};
+  FreeText out{fmt::format("TEXT_{}", n), fmt::format("SOME_TEXT_{}", n)};
   for (const auto& [name, all] : {std::pair(out.any, "*"), std::pair(out.not_empty, "+")}) {
     rules_ +=
         fmt::format("{}: /(?s:.{})/ & ~/(?s:.*)({})(?s:.*)/\n", name, all, fmt::join(parts, "|"));
@@ -321,6 +321,7 @@ std::string Translator::free_text(const FreeText& text,
                                   bool once,
                                   const Ends& ends) {
   std::vector<std::string> all;
+  all.reserve(parts.size());
   for (const Dispatch& part : parts) {
     all.push_back(text_up_to(text, part.trigger) + " " + either(part.bodies));
   }
@@ -333,7 +334,7 @@ std::string Translator::free_text(const FreeText& text,
 }
 
 Expression Translator::write_const(const std::string& field, const Json& value, const Ends& ends) {
-  const Result<std::string> text = read_text(field + ".value", find(value, "value"));
+  Result<std::string> text = read_text(field + ".value", find(value, "value"));
   if (!text) {
     return text;
   }
@@ -360,7 +361,7 @@ Expression Translator::write_schema(const std::string& field, const Json& value,
 }
 
 Expression Translator::write_regex(const std::string& field, const Json& value, const Ends& ends) {
-  const Result<std::string> pattern = read_text(field + ".pattern", find(value, "pattern"));
+  Result<std::string> pattern = read_text(field + ".pattern", find(value, "pattern"));
   if (!pattern) {
     return pattern;
   }
@@ -488,7 +489,7 @@ Expression Translator::tag_behind(const std::string& field,
 }
 
 Expression Translator::write_tag(const std::string& field, const Json& value, const Ends& ends) {
-  const Result<std::string> begin = read_text(field + ".begin", find(value, "begin"));
+  Result<std::string> begin = read_text(field + ".begin", find(value, "begin"));
   if (!begin) {
     return begin;
   }
@@ -568,6 +569,7 @@ Expression Translator::write_triggered(const std::string& field,
     return free_text(*text, parts, *once, ends);
   }
   std::vector<std::string> first;  // no text precedes it
+  first.reserve(parts.size());
   for (const Dispatch& part : parts) {
     first.push_back(joined(part.trigger) + " " + either(part.bodies));
   }
@@ -580,7 +582,7 @@ Expression Translator::write_separated(const std::string& field,
                                        const Json& value,
                                        const Ends& ends) {
   const Result<const Json*> tags = read_list(field, value, "tags");
-  const Result<std::string> separator = read_text(field + ".separator", find(value, "separator"));
+  Result<std::string> separator = read_text(field + ".separator", find(value, "separator"));
   const Result<bool> at_least_one = read_flag(field, value, "at_least_one");
   const Result<bool> once = read_flag(field, value, "stop_after_first");
   if (!tags) {
