@@ -103,18 +103,20 @@ Result<std::vector<float>> read_tensor(const SafetensorsFile& file,
                                        std::string_view name,
                                        size_t count) {
   const SafetensorsTensor* tensor = file.find(name);
-  const auto type = tensor == nullptr ? std::nullopt : tensor_type_of(tensor->dtype);
+  // F32 for a type that we do not know: gcc cannot see that an empty optional is not read.
+  const auto known = tensor == nullptr ? std::nullopt : tensor_type_of(tensor->dtype);
+  const TensorType type = known.value_or(TensorType::kF32);
   size_t elements = 1;
   for (const int64_t size : tensor == nullptr ? std::vector<int64_t>() : tensor->shape) {
     elements *= static_cast<size_t>(size);
   }
-  if (!type || !has_values(*type) || elements != count) {
+  if (!known || !has_values(type) || elements != count) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{}: no tensor {} of {} values", file.name(), name, count));
   }
   std::vector<float> values(count);
   dequantize_row(
-      *type, file.tensor_bytes(*tensor).data(), values.data(), static_cast<int64_t>(count));
+      type, file.tensor_bytes(*tensor).data(), values.data(), static_cast<int64_t>(count));
   return values;
 }
 

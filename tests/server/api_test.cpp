@@ -348,7 +348,7 @@ TEST_F(ApiTest, AProfileIsAFileOfTheTimeBetween) {
   const json events = json::parse(content)["traceEvents"];
   EXPECT_EQ(std::count_if(events.begin(),
                           events.end(),
-                          [](const json& event) { return event["name"] == "decode"; }),
+                          [](const json& event) { return event["name"] == "to first token"; }),
             1)
       << "the request before the profile is not a part of it";
   EXPECT_EQ(status("POST", "/stop_profile"), 400);

@@ -30,7 +30,7 @@ struct AnswerShape {
   std::vector<std::vector<TokenId>> prompt_token_ids{};
   bool only_prompt = false;  // leave the generated text out
   bool shows_prompt_logprobs = false;
-  bool usage_in_chunks = false;  // the choice's usage so far, in each chunk of a stream
+  bool usage_in_chunks = false;         // the choice's usage so far, in each chunk of a stream
   std::vector<TokenId> first_tokens{};  // by prompt
 
   [[nodiscard]] size_t num_choices() const { return num_prompts * choices_per_prompt; }
