@@ -4,6 +4,7 @@
 #include "tests/engine/toy_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@ namespace warprow {
 namespace {
 
 using nlohmann::json;
+using std::chrono_literals::operator""s;
 using ::testing::HasSubstr;
 
 RequestUpdate update(std::vector<TokenId> ids, FinishReason reason = FinishReason::kNone) {
@@ -66,16 +68,16 @@ TEST(RequestJournal, FollowsAChoiceToItsEnd) {
   probe->note(update({5, 6}, FinishReason::kStop));
   EXPECT_TRUE(journal.live().empty());
   EXPECT_EQ(journal.num_live(), 0);
-  const auto ended = journal.ended_since(before_end);
+  const auto ended = journal.seen_since(before_end);
   ASSERT_EQ(ended.size(), 1);
   EXPECT_EQ(ended[0].num_output_toks, 3);
   EXPECT_LE(ended[0].first_token, ended[0].last_token);
-  EXPECT_TRUE(journal.ended_since(EngineClock::now()).empty());
+  EXPECT_TRUE(journal.seen_since(EngineClock::now()).empty());
   for (size_t i = 0; i < RequestJournal::kMaxEnded + 5; ++i) {
     ASSERT_TRUE(journal.reserve(1, 1));
     journal.begin(record("b"))->note(update({}, FinishReason::kAbort));
   }
-  EXPECT_EQ(journal.ended_since(before_end).size(), RequestJournal::kMaxEnded);
+  EXPECT_EQ(journal.seen_since(before_end).size(), RequestJournal::kMaxEnded);
 }
 
 class Watched : public ::testing::Test {
@@ -130,7 +132,7 @@ TEST_F(Watched, StateListsLiveRequests) {
 }
 
 TEST_F(Watched, TraceHasStepsAndRequests) {
-  const json trace = json::parse(trace_json(*engine_, watch_, 60));
+  const json trace = json::parse(trace_json(*engine_, watch_, EngineClock::now() - 60s));
   std::map<std::string, int> names;
   for (const json& event : trace["traceEvents"]) {
     ++names[event["name"]];
@@ -169,7 +171,7 @@ Spans traced(const testing::FakeModel& model, int32_t mask_delay_us) {
   client.wait_all();
   const ServerWatch watch;
   Spans spans;
-  const json trace = json::parse(trace_json(*engine, watch, 600));
+  const json trace = json::parse(trace_json(*engine, watch, EngineClock::now() - 600s));
   for (const json& event : trace["traceEvents"]) {
     if (event["ph"] == "X") {
       const double begin = event["ts"];

@@ -6,6 +6,7 @@
 #include "server/web/web_page.h"
 
 #include <charconv>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -122,7 +123,9 @@ ApiAnswer answer_trace(Served& served, const HttpRequest& request, const Wake& /
                         fmt::format("seconds: '{}' is outside (0, {}]", text, kLongest),
                         "seconds"});
   }
-  return HttpReply{.body = trace_json(served.engine, served.watch, seconds)};
+  const auto span =
+      std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(seconds));
+  return HttpReply{.body = trace_json(served.engine, served.watch, EngineClock::now() - span)};
 }
 
 }  // namespace warprow

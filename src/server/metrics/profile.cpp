@@ -61,14 +61,13 @@ Result<std::string> Profile::stop(const Engine& engine, const ServerWatch& watch
   if (!since_) {
     return fail(ErrorCode::kInvalidArgument, "no profile was started");
   }
-  const std::chrono::duration<double> took = EngineClock::now() - *since_;
   const auto now =
       std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
   std::string path = fmt::format("{}/warprow-{:%Y%m%d-%H%M%S}-{:03}.trace.json",
                                  dir_,
                                  fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
                                  now.time_since_epoch().count() % 1000);
-  return write_new(path, trace_json(engine, watch, took.count())).map([&] {
+  return write_new(path, trace_json(engine, watch, *since_)).map([&] {
     since_.reset();
     return path;
   });

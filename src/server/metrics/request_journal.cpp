@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/request_journal.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace warprow {
@@ -8,6 +10,14 @@ namespace {
 
 double seconds_between(EngineClock::time_point from, EngineClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+// Not under the journal's lock: each probe has its own.
+void add_records(const std::vector<std::shared_ptr<ChoiceProbe>>& probes,
+                 std::vector<ChoiceRecord>& out) {
+  for (const std::shared_ptr<ChoiceProbe>& probe : probes) {
+    out.push_back(probe->record());
+  }
 }
 
 }  // namespace
@@ -98,30 +108,37 @@ void RequestJournal::end(const ChoiceProbe* probe, ChoiceRecord record) {
   num_live_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+RequestJournal::Probes RequestJournal::live_probes() const {
+  Probes probes;
+  probes.reserve(live_.size());
+  for (const auto& [key, probe] : live_) {
+    probes.push_back(probe);
+  }
+  return probes;
+}
+
 std::vector<ChoiceRecord> RequestJournal::live() const {
-  std::vector<std::shared_ptr<ChoiceProbe>> probes;
+  Probes probes;
   {
     const std::scoped_lock lock(mutex_);
-    for (const auto& [key, probe] : live_) {
-      probes.push_back(probe);
-    }
+    probes = live_probes();
   }
   std::vector<ChoiceRecord> out;
-  out.reserve(probes.size());
-  for (const std::shared_ptr<ChoiceProbe>& probe : probes) {
-    out.push_back(probe->record());
-  }
+  add_records(probes, out);
   return out;
 }
 
-std::vector<ChoiceRecord> RequestJournal::ended_since(EngineClock::time_point when) const {
+std::vector<ChoiceRecord> RequestJournal::seen_since(EngineClock::time_point when) const {
   std::vector<ChoiceRecord> out;
-  const std::scoped_lock lock(mutex_);
-  for (const ChoiceRecord& record : ended_) {
-    if (record.ended >= when) {
-      out.push_back(record);
-    }
+  Probes probes;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::copy_if(ended_.begin(), ended_.end(), std::back_inserter(out), [&](const auto& record) {
+      return record.ended >= when;
+    });
+    probes = live_probes();
   }
+  add_records(probes, out);
   return out;
 }
 

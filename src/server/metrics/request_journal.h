@@ -81,12 +81,15 @@ class RequestJournal {
   [[nodiscard]] int64_t num_live() const { return num_live_.load(std::memory_order_relaxed); }
   // In no particular order.
   [[nodiscard]] std::vector<ChoiceRecord> live() const;
-  // The choices that ended at `when` or later, in the order in which they ended.
-  [[nodiscard]] std::vector<ChoiceRecord> ended_since(EngineClock::time_point when) const;
+  // The choices that ended at `when` or later, in the order in which they ended, then the live ones. One that ends
+  // meanwhile is there once.
+  [[nodiscard]] std::vector<ChoiceRecord> seen_since(EngineClock::time_point when) const;
 
  private:
+  using Probes = std::vector<std::shared_ptr<ChoiceProbe>>;
   friend class ChoiceProbe;
   void end(const ChoiceProbe* probe, ChoiceRecord record);
+  [[nodiscard]] Probes live_probes() const;  // under mutex_
 
   ServerMetrics& metrics_;
   std::function<void(const ChoiceRecord&)> on_end_;

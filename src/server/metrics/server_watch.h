@@ -38,7 +38,9 @@ std::string engine_state_json(Engine& engine,
                               const ServerNames& names,
                               double stall_seconds);
 
-// The last seconds of steps, mask fills and requests as Chrome's trace events, which Perfetto opens.
-std::string trace_json(const Engine& engine, const ServerWatch& watch, double seconds);
+// The steps, mask fills and requests since then as Chrome's trace events, which Perfetto opens.
+std::string trace_json(const Engine& engine,
+                       const ServerWatch& watch,
+                       EngineClock::time_point since);
 
 }  // namespace warprow

@@ -160,10 +160,10 @@ int free_lane(std::vector<EngineClock::time_point>& lanes,
 
 }  // namespace
 
-std::string trace_json(const Engine& engine, const ServerWatch& watch, double seconds) {
+std::string trace_json(const Engine& engine,
+                       const ServerWatch& watch,
+                       EngineClock::time_point since) {
   const EngineClock::time_point now = EngineClock::now();
-  const EngineClock::time_point since = now - std::chrono::duration_cast<EngineClock::duration>(
-                                                  std::chrono::duration<double>(seconds));
   Json events = Json::array();
   add_name(events, "process_name", kEngineProcess, 0, "engine");
   add_name(events, "thread_name", kHostTrack.first, kHostTrack.second, "engine thread");
@@ -177,10 +177,7 @@ std::string trace_json(const Engine& engine, const ServerWatch& watch, double se
     device_free = step.done;
   }
   add_fills(events, engine.mask_fills().since(since));
-  std::vector<ChoiceRecord> records = watch.journal.ended_since(since);
-  for (ChoiceRecord& record : watch.journal.live()) {
-    records.push_back(std::move(record));
-  }
+  std::vector<ChoiceRecord> records = watch.journal.seen_since(since);
   std::sort(records.begin(), records.end(), [](const ChoiceRecord& a, const ChoiceRecord& b) {
     return a.arrived < b.arrived;
   });
