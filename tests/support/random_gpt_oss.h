@@ -17,6 +17,11 @@
 namespace warprow::test {
 
 // As RandomModel, for gpt-oss: experts in bf16 as transformers writes them, or in MXFP4 as published.
+//
+// Two runs that round differently can be compared only where they choose the same experts, as another expert is another
+// function. So one input for each expert carries the choice: a token's embedding is kMark there for num_chosen experts and 0
+// for the others, no layer adds to these inputs, and the router multiplies them by kMarkGain. Other inputs decide the
+// weights of the chosen experts.
 struct RandomGptOss {
   bool mxfp4 = false;
   int32_t num_heads = 8;
@@ -31,6 +36,8 @@ struct RandomGptOss {
   uint32_t seed = 1;
 
   static constexpr int32_t kHeadDim = 64;
+  static constexpr float kMark = 2.0F;
+  static constexpr float kMarkGain = 4.0F;
 
   // Writes config.json and model.safetensors into dir and returns its path.
   std::string write(const TempDir& dir) const {
@@ -70,10 +77,12 @@ struct RandomGptOss {
   [[nodiscard]] Bytes weights() const {
     std::mt19937 random(seed);
     SafetensorsWriter w;
-    const auto add = [&](const std::string& name,
-                         const std::vector<int64_t>& shape,
-                         float mean,
-                         float deviation) {
+    // change: of an element's number and its random value.
+    const auto add_changed = [&](const std::string& name,
+                                 const std::vector<int64_t>& shape,
+                                 float mean,
+                                 float deviation,
+                                 auto change) {
       std::normal_distribution<float> normal(mean, deviation);
       int64_t n = 1;
       for (const int64_t extent : shape) {
@@ -81,27 +90,45 @@ struct RandomGptOss {
       }
       Bytes bytes;
       for (int64_t i = 0; i < n; ++i) {
-        put(bytes, f32_to_bf16(normal(random)));
+        put(bytes, f32_to_bf16(change(i, normal(random))));
       }
       w.add(name, "BF16", shape, bytes);
+    };
+    const auto add = [&](const std::string& name,
+                         const std::vector<int64_t>& shape,
+                         float mean,
+                         float deviation) {
+      add_changed(name, shape, mean, deviation, [](int64_t /*i*/, float v) { return v; });
     };
     const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, float gain) {
       add(name, {rows, cols}, 0.0F, gain / std::sqrt(static_cast<float>(cols)));
     };
-    // Of all experts. Uniform e2m1 numbers have a deviation of 2.9.
-    const auto experts = [&](const std::string& name, int64_t rows, int64_t cols) {
+    // Outputs of a layer, row by row (or in columns): none for the inputs that carry the choice.
+    const auto add_outputs = [&](const std::string& name,
+                                 const std::vector<int64_t>& shape,
+                                 float deviation,
+                                 int64_t cols = 1) {
+      add_changed(name, shape, 0.0F, deviation, [&](int64_t i, float v) {
+        return i / cols % hidden_size < num_experts ? 0.0F : v;
+      });
+    };
+    // Of all experts. Uniform e2m1 numbers with these scales have a deviation of 3.8.
+    const auto experts = [&](const std::string& name, int64_t rows, int64_t cols, bool outputs) {
       if (!mxfp4) {
-        add(name, {num_experts, cols, rows}, 0.0F, 1.0F / std::sqrt(static_cast<float>(cols)));
+        const float deviation = 1.0F / std::sqrt(static_cast<float>(cols));
+        outputs ? add_outputs(name, {num_experts, cols, rows}, deviation)
+                : add(name, {num_experts, cols, rows}, 0.0F, deviation);
         return;
       }
       const int scale = 127 + static_cast<int>(std::lround(
-                                  std::log2(1.0 / (2.9 * std::sqrt(static_cast<double>(cols))))));
+                                  std::log2(1.0 / (3.8 * std::sqrt(static_cast<double>(cols))))));
       Bytes numbers;
       Bytes scales;
       for (int64_t i = 0; i < num_experts * rows * cols / 32; ++i) {
+        const bool is_zero = outputs && i / (cols / 32) % rows < num_experts;
         scales.push_back(static_cast<std::byte>(scale - 1 + static_cast<int>(random() % 3)));
         for (int byte = 0; byte < 16; ++byte) {
-          numbers.push_back(static_cast<std::byte>(random()));
+          numbers.push_back(is_zero ? std::byte{0} : static_cast<std::byte>(random()));
         }
       }
       w.add(name + "_blocks", "U8", {num_experts, rows, cols / 32, 16}, numbers);
@@ -109,7 +136,18 @@ struct RandomGptOss {
     };
     const int64_t q = int64_t{num_heads} * kHeadDim;
     const int64_t kv = int64_t{num_kv_heads} * kHeadDim;
-    matrix("model.embed_tokens.weight", vocab_size, hidden_size, 8.0F);
+    add_changed("model.embed_tokens.weight",
+                {vocab_size, hidden_size},
+                0.0F,
+                8.0F / std::sqrt(static_cast<float>(hidden_size)),
+                [&](int64_t i, float v) {
+                  const int64_t input = i % hidden_size;
+                  if (input >= num_experts) {
+                    return v;
+                  }
+                  const int64_t token = i / hidden_size;
+                  return (input * 5 + token * 3) % num_experts < num_chosen ? kMark : 0.0F;
+                });
     for (int32_t i = 0; i < num_layers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
       const std::string attention = layer + "self_attn.";
@@ -119,18 +157,30 @@ struct RandomGptOss {
         matrix(attention + name + "_proj.weight", rows, hidden_size, 1.0F);
         add(attention + name + "_proj.bias", {rows}, 0.0F, 0.5F);
       }
-      matrix(attention + "o_proj.weight", hidden_size, q, 1.0F);
-      add(attention + "o_proj.bias", {hidden_size}, 0.0F, 0.2F);
+      add_outputs(attention + "o_proj.weight",
+                  {hidden_size, q},
+                  1.0F / std::sqrt(static_cast<float>(q)),
+                  q);
+      add_outputs(attention + "o_proj.bias", {hidden_size}, 0.2F);
       add(attention + "sinks", {num_heads}, 1.0F, 1.0F);
-      matrix(layer + "mlp.router.weight", num_experts, hidden_size, 2.0F);
-      add(layer + "mlp.router.bias", {num_experts}, 0.0F, 0.5F);
-      experts(layer + "mlp.experts.gate_up_proj", 2 * int64_t{intermediate_size}, hidden_size);
+      add_changed(layer + "mlp.router.weight",
+                  {num_experts, hidden_size},
+                  0.0F,
+                  0.5F / std::sqrt(static_cast<float>(hidden_size)),
+                  [&](int64_t n, float v) {
+                    const int64_t input = n % hidden_size;
+                    const int64_t marked = (n / hidden_size + i) % num_experts;
+                    return input >= num_experts ? v : input == marked ? kMarkGain : 0.0F;
+                  });
+      add(layer + "mlp.router.bias", {num_experts}, 0.0F, 0.2F);
+      experts(
+          layer + "mlp.experts.gate_up_proj", 2 * int64_t{intermediate_size}, hidden_size, false);
       add(layer + "mlp.experts.gate_up_proj_bias",
           {num_experts, 2 * int64_t{intermediate_size}},
           0.0F,
           0.3F);
-      experts(layer + "mlp.experts.down_proj", hidden_size, intermediate_size);
-      add(layer + "mlp.experts.down_proj_bias", {num_experts, hidden_size}, 0.0F, 0.2F);
+      experts(layer + "mlp.experts.down_proj", hidden_size, intermediate_size, true);
+      add_outputs(layer + "mlp.experts.down_proj_bias", {num_experts, hidden_size}, 0.2F);
     }
     add("model.norm.weight", {hidden_size}, 1.0F, 0.1F);
     matrix("lm_head.weight", vocab_size, hidden_size, 1.0F);
