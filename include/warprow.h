@@ -114,7 +114,8 @@ WARPROW_API void warprow_engine_close(warprow_engine* engine);
 WARPROW_API void warprow_engine_destroy(warprow_engine* engine);
 
 /* What was loaded, as a JSON object: model, architecture, vocab_size, bos_token_id, eos_token_ids, max_model_len,
- * max_num_seqs, max_num_batched_tokens. Free with warprow_free. */
+ * max_num_seqs, max_num_batched_tokens, runner ("generate" or "pooling"). Of a pooling model also pooling_task ("embed"
+ * or "classify"), pooled_width, and the names of labels. Free with warprow_free. */
 WARPROW_API warprow_status warprow_engine_info(warprow_engine* engine, char** json);
 
 /* The engine's state now, as the server's GET /v1/engine/state. Free with warprow_free. */
@@ -165,6 +166,8 @@ WARPROW_API void warprow_queue_destroy(warprow_queue* queue);
  *   texts are the model's own: reasoning sections and tool calls are not taken apart
  *   beam_width  N, 1 to 10: a beam search. The choices are its N best sequences, best first, each with one output at the
  *               end and with logprobs; length_penalty, 1 unless given. docs/sampling.md says which fields count
+ * Or, for a pooling model, the body of POST /pooling with one input, or of POST /score with one text_1 and one text_2 for
+ * a reranker; such a request yields one output, with vectors in place of text.
  * Grammars are compiled and templates rendered before the call returns.
  * request: its number, unique for the queue. */
 WARPROW_API warprow_status warprow_queue_submit(warprow_queue* queue, const char* request_json, uint64_t* request);
@@ -235,6 +238,11 @@ struct warprow_output {
   double queue_ms;            /* submission to the first step */
   double prompt_ms;           /* the first step to the first token */
   double output_ms;           /* the first to the last token */
+
+  /* Of a pooling request, with its end: a vector of pooled_width values, or one for each token of the prompt. */
+  const float* pooled;
+  size_t num_pooled; /* values of all vectors */
+  int32_t pooled_width;
 };
 
 #ifdef __cplusplus

@@ -18,18 +18,29 @@ from .errors import (
 from .flat_logprobs import FlatLogprobs
 from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestOutput, RequestTimings
+from .pooling import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from .tokenizer import Tokenizer
 
 __all__ = [
+    "__version__",
     "AsyncLLM",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
     "BusyError",
+    "ClassificationOutput",
     "ClosedError",
     "CompletionOutput",
     "CorruptFileError",
+    "EmbeddingOutput",
     "EngineError",
     "FlatLogprobs",
     "InvalidArgumentError",
@@ -37,13 +48,16 @@ __all__ = [
     "Logprob",
     "NotFoundError",
     "OutOfMemoryError",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "RequestOutputKind",
     "RequestTimings",
     "SamplingParams",
+    "ScoringOutput",
     "StructuredOutputsParams",
     "Tokenizer",
     "UnsupportedError",
     "WarprowError",
-    "__version__",
 ]

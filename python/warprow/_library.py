@@ -47,6 +47,9 @@ class Output(Structure):
         ("queue_ms", c_double),
         ("prompt_ms", c_double),
         ("output_ms", c_double),
+        ("pooled", POINTER(c_float)),
+        ("num_pooled", c_size_t),
+        ("pooled_width", c_int32),
     ]
 
 

@@ -57,6 +57,12 @@ def prompt_body(prompt: Prompt) -> dict[str, Any]:
     return body
 
 
+def input_body(prompt: Prompt) -> dict[str, Any]:
+    """The same for a pooling model."""
+    body = prompt_body(prompt)
+    return {"input": body.pop("prompt"), **body}
+
+
 def sampling_body(params: SamplingParams | None) -> dict[str, Any]:
     return {} if params is None else params.body()
 
@@ -103,6 +109,14 @@ class Assembly:
         self._deltas = self._params.output_kind is RequestOutputKind.DELTA
         self._choices: dict[int, CompletionOutput] = {}
         self.output = RequestOutput(request_id, prompt, None)
+
+    @property
+    def finished(self) -> bool:
+        return self.output.finished
+
+    def num_tokens(self) -> tuple[int, int]:
+        """Of the prompt and of all answers."""
+        return len(self.output.prompt_token_ids or []), sum(len(choice.token_ids) for choice in self.output.outputs)
 
     @property
     def streams(self) -> bool:

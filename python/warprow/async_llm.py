@@ -14,6 +14,7 @@ from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampli
 from .errors import ClosedError
 from .logits_rules import Rule
 from .outputs import RequestOutput
+from .pooling import PoolingOutput, PoolingParams, PoolingRequestOutput, pooling_request
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -151,7 +152,7 @@ class AsyncLLM:
         text = body["prompt"] if isinstance(body["prompt"], str) else None
         if priority:
             body["priority"] = priority
-        async for output in self._run(text, {**sampling_body(sampling_params), **body}, sampling_params, request_id):
+        async for output in self._answer(text, {**sampling_body(sampling_params), **body}, sampling_params, request_id):
             yield output
 
     async def chat(
@@ -165,20 +166,41 @@ class AsyncLLM:
         body = chat_body(messages, sampling_params, **options)
         if sampling_params is None:
             body["max_tokens"] = SamplingParams().max_tokens
-        async for output in self._run(None, body, sampling_params, request_id):
+        async for output in self._answer(None, body, sampling_params, request_id):
             yield output
 
-    async def _run(
-        self, prompt: str | None, body: dict[str, Any], params: SamplingParams | None, request_id: str | None
-    ) -> AsyncIterator[RequestOutput]:
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams | None = None,
+        request_id: str | None = None,
+        *,
+        pooling_task: str | None = None,
+    ) -> AsyncIterator[PoolingRequestOutput[PoolingOutput]]:
+        """The vectors of a pooling model, in one output; pooling_task as of LLM.encode."""
+        request_id = self._name(request_id)
+        body, assembly = pooling_request(self.info, prompt, pooling_params, pooling_task, request_id)
+        async for output in self._run(assembly, body, request_id):
+            yield output
+
+    def _name(self, request_id: str | None) -> str:
         if request_id is None:
             request_id = str(self._counter)
             self._counter += 1
         elif request_id in self._requests:
             raise ValueError(f"request_id: a request named {request_id} runs already")
+        return request_id
+
+    def _answer(
+        self, prompt: str | None, body: dict[str, Any], params: SamplingParams | None, request_id: str | None
+    ) -> AsyncIterator[RequestOutput]:
+        request_id = self._name(request_id)
         assembly = Assembly(self._engine, request_id, prompt, params)
         # The server reports a prompt's logprobs in whole answers alone.
         body["stream"] = assembly.streams and body.get("prompt_logprobs") is None
+        return self._run(assembly, body, request_id)
+
+    async def _run(self, assembly: Any, body: dict[str, Any], request_id: str) -> AsyncIterator[Any]:
         stream = _Stream()
         submission = asyncio.get_running_loop().run_in_executor(None, self._dispatcher.submit, body, stream)
         try:
@@ -188,12 +210,12 @@ class AsyncLLM:
             raise
         self._requests[request_id] = request
         try:
-            while not assembly.output.finished:
+            while not assembly.finished:
                 assembly.add(await stream.next())
                 yield assembly.snapshot()
         finally:
             del self._requests[request_id]
-            if not assembly.output.finished:
+            if not assembly.finished:
                 self._dispatcher.leave(request)
 
     def _leave_submitted(self, submission: asyncio.Future[int]) -> None:

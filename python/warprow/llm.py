@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ._engine import Engine, Queue
 from ._library import CLOSED, TIMEOUT, check
@@ -15,11 +15,26 @@ from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from .errors import UnsupportedError
 from .logits_rules import Rule
 from .outputs import RequestOutput
+from .pooling import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    PooledAssembly,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+    cosine,
+    pooling_request,
+    retyped,
+)
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
 # Python handles signals between calls of the library, so a wait ends this often.
 WAIT_MS = 100
+
+Params = TypeVar("Params", SamplingParams, PoolingParams)
+Done = TypeVar("Done", Assembly, PooledAssembly)
 
 
 class LLM:
@@ -61,8 +76,8 @@ class LLM:
         for prompt, params in zip(some, _each(sampling_params, len(some))):
             body = prompt_body(prompt)
             text = body["prompt"] if isinstance(body["prompt"], str) else None
-            bodies.append((text, params, {**sampling_body(params), **body}))
-        return self._run(bodies, use_tqdm, priority)
+            bodies.append((self._assembly(text, params), {**sampling_body(params), **body}))
+        return self._answers(bodies, use_tqdm, priority)
 
     def chat(
         self,
@@ -92,8 +107,8 @@ class LLM:
             )
             if params is None:
                 body["max_tokens"] = SamplingParams().max_tokens
-            bodies.append((None, params, body))
-        return self._run(bodies, use_tqdm, None)
+            bodies.append((self._assembly(None, params), body))
+        return self._answers(bodies, use_tqdm, None)
 
     def beam_search(
         self,
@@ -108,8 +123,8 @@ class LLM:
             raise UnsupportedError("lora_request: adapters are not supported")
         some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
         with_logprobs = SamplingParams(logprobs=2 * params.beam_width)
-        bodies = [(None, with_logprobs, {**params.body(), **prompt_body(prompt)}) for prompt in some]
-        return [self._beams(output) for output in self._run(bodies, use_tqdm, None)]
+        bodies = [(self._assembly(None, with_logprobs), {**params.body(), **prompt_body(prompt)}) for prompt in some]
+        return [self._beams(output) for output in self._answers(bodies, use_tqdm, None)]
 
     def _beams(self, output: RequestOutput) -> BeamSearchOutput:
         sequences = []
@@ -128,32 +143,124 @@ class LLM:
             )
         return BeamSearchOutput(sequences)
 
-    def _run(
+    def encode(
         self,
-        bodies: Sequence[tuple[str | None, SamplingParams | None, dict[str, Any]]],
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_task: str | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """The vectors of a pooling model for prompts, in their order; without a task what the model yields."""
+        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
+        bodies = []
+        for prompt, params in zip(some, _each(pooling_params, len(some), "pooling_params")):
+            number = str(next(self._numbers))
+            body, assembly = pooling_request(self.info, prompt, params, pooling_task, number)
+            bodies.append((assembly, body))
+        return self._vectors(bodies, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+        """The embeddings of prompts."""
+        outputs = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, pooling_task="embed")
+        return [retyped(output, EmbeddingOutput(output.outputs.data)) for output in outputs]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        """The probabilities of a classifier's labels; info["labels"] has their names."""
+        outputs = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, pooling_task="classify")
+        return [retyped(output, ClassificationOutput(output.outputs.data)) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        """How well texts fit one query, or each its own: a reranker's score, or the cosine of two embeddings."""
+        queries = [data_1] if isinstance(data_1, str) else list(data_1)
+        texts = [data_2] if isinstance(data_2, str) else list(data_2)
+        if len(queries) not in (1, len(texts)):
+            raise ValueError(f"data_1: {len(queries)} texts for {len(texts)} of data_2, must be 1 or as many")
+        if self.info.get("pooling_task") == "embed":
+            return self._cosines(queries, texts, use_tqdm, pooling_params)
+        params = (pooling_params or PoolingParams()).body(False)
+        bodies = []
+        for i, text in enumerate(texts):
+            query = queries[0 if len(queries) == 1 else i]
+            assembly = PooledAssembly(str(next(self._numbers)), of_tokens=False)
+            bodies.append((assembly, {**params, "text_1": query, "text_2": text}))
+        outputs = self._vectors(bodies, use_tqdm)
+        return [retyped(output, ScoringOutput(output.outputs.data[0])) for output in outputs]
+
+    def _cosines(
+        self, queries: list[str], texts: list[str], use_tqdm: bool | Callable[..., Any], params: PoolingParams | None
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        outputs = self.embed([*queries, *texts], use_tqdm=use_tqdm, pooling_params=params)
+        found = []
+        for i, output in enumerate(outputs[len(queries) :]):
+            query = outputs[0 if len(queries) == 1 else i]
+            score = cosine(query.outputs.embedding, output.outputs.embedding)
+            found.append(retyped(output, ScoringOutput(score)))
+            found[-1].prompt_token_ids = [*query.prompt_token_ids, *output.prompt_token_ids]
+        return found
+
+    def _assembly(self, text: str | None, params: SamplingParams | None) -> Assembly:
+        return Assembly(self._engine, str(next(self._numbers)), text, params)
+
+    def _answers(
+        self,
+        bodies: Sequence[tuple[Assembly, dict[str, Any]]],
         use_tqdm: bool | Callable[..., Any],
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
-        if priority is not None and len(priority) != len(bodies):
-            raise ValueError(f"priority: {len(priority)} values for {len(bodies)} prompts")
+        if priority is not None:
+            if len(priority) != len(bodies):
+                raise ValueError(f"priority: {len(priority)} values for {len(bodies)} prompts")
+            bodies = [(assembly, {**body, "priority": each}) for (assembly, body), each in zip(bodies, priority)]
+        self._run(bodies, use_tqdm)
+        return [assembly.output for assembly, _ in bodies]
+
+    def _vectors(
+        self, bodies: Sequence[tuple[PooledAssembly, dict[str, Any]]], use_tqdm: bool | Callable[..., Any]
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        self._run(bodies, use_tqdm)
+        return [assembly.output for assembly, _ in bodies]
+
+    def _run(
+        self,
+        bodies: Sequence[tuple[Assembly | PooledAssembly, dict[str, Any]]],
+        use_tqdm: bool | Callable[..., Any],
+    ) -> None:
+        """Submits the requests and gives their assemblies the outputs."""
         queue = Queue(self._engine)
-        running: dict[int, Assembly] = {}
-        assemblies = []
+        running: dict[int, Assembly | PooledAssembly] = {}
         try:
-            for i, (text, params, body) in enumerate(bodies):
-                if priority is not None:
-                    body["priority"] = priority[i]
-                assembly = Assembly(self._engine, str(next(self._numbers)), text, params)
+            for assembly, body in bodies:
                 running[queue.submit(body)] = assembly
-                assemblies.append(assembly)
             for done in _progress(self._finished(queue, running), len(bodies), use_tqdm):
-                assert done.output.finished
+                assert done.finished
         finally:
             queue.close()
-        return [assembly.output for assembly in assemblies]
 
     @staticmethod
-    def _finished(queue: Queue, running: dict[int, Assembly]) -> Iterable[Assembly]:
+    def _finished(
+        queue: Queue, running: dict[int, Assembly | PooledAssembly]
+    ) -> Iterable[Assembly | PooledAssembly]:
         """The requests, as they finish."""
         while running:
             status, output = queue.wait(WAIT_MS)
@@ -164,7 +271,7 @@ class LLM:
                 return
             request = output.contents.request
             running[request].add(output)
-            if running[request].output.finished:
+            if running[request].finished:
                 yield running.pop(request)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -186,15 +293,15 @@ class LLM:
         return self._engine.state()
 
 
-def _each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams | None]:
-    if params is None or isinstance(params, SamplingParams):
+def _each(params: Params | Sequence[Params] | None, count: int, name: str = "sampling_params") -> Sequence[Params | None]:
+    if params is None or isinstance(params, (SamplingParams, PoolingParams)):
         return [params] * count
     if len(params) != count:
-        raise ValueError(f"sampling_params: {len(params)} for {count} prompts")
+        raise ValueError(f"{name}: {len(params)} for {count} prompts")
     return params
 
 
-def _progress(items: Iterable[Assembly], total: int, use_tqdm: bool | Callable[..., Any]) -> Iterable[Assembly]:
+def _progress(items: Iterable[Done], total: int, use_tqdm: bool | Callable[..., Any]) -> Iterable[Done]:
     """The items, with a progress bar if it is wanted and tqdm is installed."""
     bar = use_tqdm
     if use_tqdm is True:
@@ -205,14 +312,14 @@ def _progress(items: Iterable[Assembly], total: int, use_tqdm: bool | Callable[.
     return _with_speed(bar(items, total=total, desc="Processed prompts")) if callable(bar) else items
 
 
-def _with_speed(bar: Iterable[Assembly]) -> Iterable[Assembly]:
+def _with_speed(bar: Iterable[Done]) -> Iterable[Done]:
     """The bar's items; it shows the tokens a second so far, if it has tqdm's method for that."""
     show = getattr(bar, "set_postfix_str", None)
     start, num_in, num_out = time.monotonic(), 0, 0
     for done in bar:
-        output = done.output
-        num_in += len(output.prompt_token_ids or [])
-        num_out += sum(len(choice.token_ids) for choice in output.outputs)
+        more_in, more_out = done.num_tokens()
+        num_in += more_in
+        num_out += more_out
         if show is not None:
             seconds = max(time.monotonic() - start, 1e-6)
             show(f"input {num_in / seconds:.1f} toks/s, output {num_out / seconds:.1f} toks/s", refresh=False)

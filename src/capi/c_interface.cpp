@@ -81,7 +81,16 @@ std::string info_json(const Served& served) {
   info["max_model_len"] = facts.max_model_len;
   info["max_num_seqs"] = facts.max_num_seqs;
   info["max_num_batched_tokens"] = facts.max_num_batched_tokens;
-  return info.dump();
+  info["runner"] = facts.pooling.pools() ? "pooling" : "generate";
+  if (facts.pooling.pools()) {
+    info["pooling_task"] = facts.pooling.task == PoolingTask::kEmbed ? "embed" : "classify";
+    info["pooled_width"] = facts.pooling.width;
+    info["labels"] = nlohmann::ordered_json::array();
+    for (const PoolingLabel& label : facts.pooling.labels) {
+      info["labels"].push_back(label.name);
+    }
+  }
+  return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace

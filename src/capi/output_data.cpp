@@ -75,6 +75,9 @@ OutputData::OutputData(const OutputPlace& place, RequestUpdate update, SharedPro
   view_.queue_ms = update_.timings.queue_ms;
   view_.prompt_ms = update_.timings.prompt_ms;
   view_.output_ms = update_.timings.predicted_ms;
+  view_.pooled = update_.pooled.data();
+  view_.num_pooled = update_.pooled.size();
+  view_.pooled_width = update_.pooled_width;
 }
 
 }  // namespace warprow

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "capi/pooling_request.h"
+
 namespace warprow {
 namespace {
 
@@ -65,17 +67,12 @@ Result<std::optional<BeamOptions>> read_beams(const OrderedJson& root, Generatio
 }
 
 // The endpoints' bodies, without what only an HTTP answer has.
-Result<ReadBody> read_body(std::string_view text) {
-  const Result<OrderedJson> root = parse_json_object(text);
-  if (!root) {
-    return tl::unexpected(root.error());
-  }
-  if (root->contains("stream_options")) {
+Result<ReadBody> read_body(const OrderedJson& root, std::string_view text) {
+  if (root.contains("stream_options")) {
     return fail(ErrorCode::kUnsupported, "stream_options: outputs have no usage");
   }
-  const bool is_chat = root->contains("messages");
-  Result<GenerationBody> body =
-      is_chat ? read_chat_body(*root, text) : parse_completions_body(text);
+  const bool is_chat = root.contains("messages");
+  Result<GenerationBody> body = is_chat ? read_chat_body(root, text) : parse_completions_body(text);
   if (!body) {
     return tl::unexpected(body.error());
   }
@@ -86,11 +83,11 @@ Result<ReadBody> read_body(std::string_view text) {
     return fail(ErrorCode::kInvalidArgument,
                 "prompt: a request has one; submit the others as requests of their own");
   }
-  const auto max_tokens = root->find("max_tokens");
-  if (!is_chat && max_tokens != root->end() && max_tokens->is_null()) {
+  const auto max_tokens = root.find("max_tokens");
+  if (!is_chat && max_tokens != root.end() && max_tokens->is_null()) {
     body->sampling.max_tokens.reset();
   }
-  return read_beams(*root, *body).map([&](const std::optional<BeamOptions>& beams) {
+  return read_beams(root, *body).map([&](const std::optional<BeamOptions>& beams) {
     return ReadBody{*std::move(body), is_chat, beams};
   });
 }
@@ -110,7 +107,16 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
     if (box_->is_closed()) {
       return fail_call(WARPROW_CLOSED, kClosed);
     }
-    Result<ReadBody> read = read_body(body);
+    const Result<OrderedJson> root = parse_json_object(body);
+    if (!root) {
+      return fail_call(root.error());
+    }
+    if (is_pooling_body(*root)) {
+      tl::expected<ValidRequest, ApiError> valid = read_pooling_request(served, *root, body);
+      return valid ? submit_choices(served, {*std::move(valid)}, false, request)
+                   : fail_with(valid.error());
+    }
+    Result<ReadBody> read = read_body(*root, body);
     if (!read) {
       return fail_call(read.error());
     }
@@ -127,23 +133,30 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
     if (!valid) {
       return fail_with(valid.error());
     }
-    std::vector<ValidRequest> choices = split_choices(valid->front());
-    auto prompt = std::make_shared<const std::vector<TokenId>>(valid->front().prompt_token_ids());
-    const uint64_t number = box_->open(std::move(prompt), choices.size(), read->body.stream);
-    std::vector<RequestId> ids;
-    ids.reserve(choices.size());
-    for (size_t i = 0; i < choices.size(); ++i) {
-      ids.push_back(served.engine.submit(
-          std::move(choices[i]),
-          [box = box_, number, i](const RequestUpdate& update) { box->push(number, i, update); }));
-    }
-    if (!box_->name_choices(number, ids)) {
-      abort_all(served, ids);
-      return fail_call(WARPROW_CLOSED, kClosed);
-    }
-    request = number;
-    return warprow_status{WARPROW_OK};
+    return submit_choices(served, split_choices(valid->front()), read->body.stream, request);
   });
+}
+
+// Of one prompt.
+warprow_status RequestQueue::submit_choices(Served& served,
+                                            std::vector<ValidRequest> choices,
+                                            bool each_update,
+                                            uint64_t& request) {
+  auto prompt = std::make_shared<const std::vector<TokenId>>(choices.front().prompt_token_ids());
+  const uint64_t number = box_->open(std::move(prompt), choices.size(), each_update);
+  std::vector<RequestId> ids;
+  ids.reserve(choices.size());
+  for (size_t i = 0; i < choices.size(); ++i) {
+    ids.push_back(served.engine.submit(
+        std::move(choices[i]),
+        [box = box_, number, i](const RequestUpdate& update) { box->push(number, i, update); }));
+  }
+  if (!box_->name_choices(number, ids)) {
+    abort_all(served, ids);
+    return fail_call(WARPROW_CLOSED, kClosed);
+  }
+  request = number;
+  return WARPROW_OK;
 }
 
 warprow_status RequestQueue::submit_beams(Served& served,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "capi/loaded_engine.h"
 #include "capi/output_box.h"
@@ -34,6 +35,10 @@ class RequestQueue {
   void close();
 
  private:
+  warprow_status submit_choices(Served& served,
+                                std::vector<ValidRequest> choices,
+                                bool each_update,
+                                uint64_t& request);
   warprow_status submit_beams(Served& served,
                               const GenerationRequest& request,
                               const BeamOptions& options,

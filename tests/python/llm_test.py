@@ -40,9 +40,12 @@ from warprow import (  # noqa: E402
     AsyncLLM,
     BeamSearchParams,
     FlatLogprobs,
+    PoolingParams,
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
+    UnsupportedError,
+    WarprowError,
 )
 
 try:
@@ -568,6 +571,101 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), files)
         self.assertEqual(len(os.listdir("/proc/self/task")), threads)
         self.assertLess(resident_mib() - before, 30)
+
+
+class PoolingTest(unittest.TestCase):
+    """The tiny pooling models, against transformers' values."""
+
+    SETTINGS = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "threads": 1, "max_model_len": 128}
+
+    @contextlib.contextmanager
+    def loaded(self, model, **settings):
+        folder = ROOT / "tests/golden/tiny" / model
+        prompts = json.loads((folder / "golden.json").read_text())["prompts"]
+        with LLM(str(folder), **{**self.SETTINGS, **settings}) as llm:
+            yield llm, prompts
+
+    def near(self, got, wanted):
+        self.assertEqual(len(got), len(wanted))
+        for a, b in zip(got, wanted):
+            self.assertAlmostEqual(a, b, 4)
+
+    def test_embeddings(self):
+        with self.loaded("embed_qwen3") as (llm, prompts):
+            self.assertEqual([llm.info[name] for name in ("runner", "pooling_task", "pooled_width")], ["pooling", "embed", 32])
+            outputs = llm.embed([prompt["ids"] for prompt in prompts], use_tqdm=False)
+            for prompt, output in zip(prompts, outputs):
+                self.near(output.outputs.embedding, prompt["vector"])
+                self.assertEqual(output.prompt_token_ids, prompt["ids"])
+                self.assertEqual(llm.embed({"prompt_token_ids": prompt["ids"]}, use_tqdm=False)[0].outputs, output.outputs)
+            raw = PoolingParams(use_activation=False)
+            [tokens] = llm.encode(prompts[1]["ids"], raw, pooling_task="token_embed", use_tqdm=False)
+            for got, wanted in zip(tokens.outputs.data, prompts[1]["hidden"]):
+                self.near(got, wanted)
+            self.assertEqual(len(tokens.outputs.data), len(prompts[1]["ids"]))
+            [short] = llm.embed("some text", pooling_params=PoolingParams(dimensions=16), use_tqdm=False)
+            self.assertEqual(short.outputs.hidden_size, 16)
+
+    def test_scores_of_embeddings(self):
+        with self.loaded("embed_qwen3") as (llm, _):
+            query, one, two = (output.outputs.embedding for output in llm.embed(["query", "one", "two"], use_tqdm=False))
+            scores = [output.outputs.score for output in llm.score("query", ["one", "two", "query"], use_tqdm=False)]
+            self.near(scores, [sum(a * b for a, b in zip(query, text)) for text in (one, two, query)])
+            [pair] = llm.score(["one"], ["two"], use_tqdm=False)
+            self.near([pair.outputs.score], [sum(a * b for a, b in zip(one, two))])
+            with self.assertRaisesRegex(ValueError, "data_1: 2"):
+                llm.score(["a", "b"], ["a", "b", "c"], use_tqdm=False)
+
+    def test_labels(self):
+        with self.loaded("classify_llama") as (llm, prompts):
+            self.assertEqual(llm.info["labels"], ["bad", "fair", "good"])
+            for prompt, output in zip(prompts, llm.classify([prompt["ids"] for prompt in prompts], use_tqdm=False)):
+                self.near(output.outputs.probs, prompt["vector"])
+            self.assertEqual(output.outputs.num_classes, 3)
+            with self.assertRaisesRegex(UnsupportedError, "3 labels"):
+                llm.score("a", "b", use_tqdm=False)
+
+    def test_a_reranker(self):
+        with self.loaded("judge_qwen3", runner="pooling", max_model_len=512) as (llm, _):
+            params = PoolingParams(extra_args={"instruction": "find"})
+            text = ('<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. '
+                    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: find\n<Query>: a'
+                    '\n<Document>: b<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n')
+            plain = PoolingParams(extra_args={"add_special_tokens": False})
+            [wanted] = llm.encode(text, plain, use_tqdm=False)
+            scores = llm.score("a", ["b", "c"], pooling_params=params, use_tqdm=False)
+            self.assertEqual(scores[0].outputs.score, wanted.outputs.data[0])
+            self.assertEqual(len(scores), 2)
+
+    def test_what_is_refused(self):
+        with self.loaded("embed_qwen3") as (llm, _):
+            with self.assertRaisesRegex(ValueError, "dimensions: 33"):
+                llm.embed("a", pooling_params=PoolingParams(dimensions=33), use_tqdm=False)
+            with self.assertRaisesRegex(ValueError, "129 tokens"):
+                llm.embed("a" * 128, use_tqdm=False)
+            with self.assertRaisesRegex(UnsupportedError, "encoding_format"):
+                llm.embed("a", pooling_params=PoolingParams(extra_args={"encoding_format": "base64"}), use_tqdm=False)
+            with self.assertRaisesRegex(WarprowError, "embeddings"):
+                llm.classify("a", use_tqdm=False)
+            with self.assertRaisesRegex(WarprowError, "embeddings and no text"):
+                llm.generate("a", use_tqdm=False)
+            with self.assertRaisesRegex(ValueError, "pooling_task: 'sum'"):
+                llm.encode("a", pooling_task="sum", use_tqdm=False)
+        with self.loaded("judge_qwen3", runner="generate") as (llm, _):
+            with self.assertRaisesRegex(WarprowError, "runner"):
+                llm.embed("a", use_tqdm=False)
+
+    def test_for_asyncio(self):
+        async def run(llm):
+            outputs = [[output async for output in llm.encode(text, pooling_task="embed")] for text in ("one", "two")]
+            with self.assertRaisesRegex(ValueError, "pooling_task: 'sum'"):
+                await anext(llm.encode("a", pooling_task="sum"))
+            return [output.outputs.data for [output] in outputs]
+
+        with self.loaded("embed_qwen3") as (llm, _):
+            wanted = [output.outputs.embedding for output in llm.embed(["one", "two"], use_tqdm=False)]
+        with AsyncLLM(str(ROOT / "tests/golden/tiny/embed_qwen3"), **self.SETTINGS) as llm:
+            self.assertEqual(asyncio.run(run(llm)), wanted)
 
 
 if __name__ == "__main__":

@@ -187,6 +187,32 @@ EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
   return out;
 }
 
+tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(
+    const Served& served,
+    const PoolingBody& body,
+    EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body)) {
+  // Whether the model pools at all, before its texts are encoded.
+  PoolingRequest wanted = body.request;
+  wanted.prompt = std::vector<TokenId>{0};
+  if (const Result<ValidRequest> valid = served.engine.validate_pooling(wanted); !valid) {
+    return tl::unexpected(api_error(valid.error()));
+  }
+  EncodedPrompts prompts = prepare(served, body);
+  if (!prompts) {
+    return tl::unexpected(std::move(prompts.error()));
+  }
+  std::vector<ValidRequest> out;
+  for (std::vector<TokenId>& prompt : *prompts) {
+    wanted.prompt = std::move(prompt);
+    Result<ValidRequest> one = served.engine.validate_pooling(wanted);
+    if (!one) {
+      return tl::unexpected(api_error(one.error()));
+    }
+    out.push_back(*std::move(one));
+  }
+  return out;
+}
+
 ApiAnswer pool(Served& served,
                const HttpRequest& request,
                const Wake& wake,
@@ -202,26 +228,12 @@ ApiAnswer pool(Served& served,
   if (!headers) {
     return error_reply(headers.error());
   }
-  // Whether the model pools at all, before its texts are encoded.
-  PoolingRequest wanted = body->request;
-  wanted.prompt = std::vector<TokenId>{0};
-  if (const Result<ValidRequest> valid = served.engine.validate_pooling(wanted); !valid) {
-    return error_reply(api_error(valid.error()));
+  const tl::expected<std::vector<ValidRequest>, ApiError> valid =
+      pooled_requests(served, *body, endpoint.prepare);
+  if (!valid) {
+    return error_reply(valid.error());
   }
-  EncodedPrompts prompts = endpoint.prepare(served, *body);
-  if (!prompts) {
-    return error_reply(prompts.error());
-  }
-  std::vector<ValidRequest> valid;
-  for (std::vector<TokenId>& prompt : *prompts) {
-    wanted.prompt = std::move(prompt);
-    Result<ValidRequest> one = served.engine.validate_pooling(wanted);
-    if (!one) {
-      return error_reply(api_error(one.error()));
-    }
-    valid.push_back(*std::move(one));
-  }
-  if (const std::optional<ApiError> error = reserve_places(served, valid.size())) {
+  if (const std::optional<ApiError> error = reserve_places(served, valid->size())) {
     return error_reply(*error);
   }
   const std::string& id = body->request_id.empty() ? request.request_id : body->request_id;
@@ -231,7 +243,7 @@ ApiAnswer pool(Served& served,
   Generation::Form form{.id = info.id, .endpoint = endpoint.name, .headers = *std::move(headers)};
   return std::make_unique<Generation>(
       served.engine,
-      valid,
+      *valid,
       std::make_unique<VectorsWriter>(std::move(info), endpoint.make_writer(served, *body)),
       std::move(form),
       served.watch.journal,

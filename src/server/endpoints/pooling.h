@@ -28,6 +28,12 @@ struct PoolingEndpoint {
   WriteVectors (*make_writer)(const Served& served, const PoolingBody& body);
 };
 
+// The body's texts as the engine takes them, or the client's error. `prepare` encodes them.
+tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(
+    const Served& served,
+    const PoolingBody& body,
+    EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body));
+
 // From a request to a Generation, which has submitted a request for each text.
 ApiAnswer pool(Served& served,
                const HttpRequest& request,
@@ -43,6 +49,10 @@ tl::expected<std::vector<TokenId>, ApiError> encode_pooled(const Served& served,
 
 // Those of all inputs.
 EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body);
+
+// Those of scores; scores.cpp. A reranker reads each pair. Embeddings are those of the queries, then those of the
+// documents.
+EncodedPrompts prepare_scores(const Served& served, const PoolingBody& body);
 
 // A vector as a JSON list, each value with the fewest digits that name its float32; or as base64 of little-endian
 // float32 in quotes.

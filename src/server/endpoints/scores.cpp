@@ -71,34 +71,16 @@ tl::expected<std::vector<TokenId>, ApiError> encode_pair(const Served& served,
   return ids;
 }
 
-// A reranker reads each pair. Embeddings are those of the queries, then those of the documents.
-EncodedPrompts prepare(const Served& served, const PoolingBody& body) {
-  Prompts out;
-  const bool embeds = facts(served).task == PoolingTask::kEmbed;
-  const auto add = [&](tl::expected<std::vector<TokenId>, ApiError> ids) {
-    std::optional<ApiError> error;
-    if (ids) {
-      out.push_back(*std::move(ids));
-    } else {
-      error = std::move(ids.error());
-    }
-    return error;
-  };
-  if (embeds) {
-    for (const std::string& query : body.queries) {
-      if (auto error = add(encode_pooled(served, body, query, "text_1"))) {
-        return tl::unexpected(*std::move(error));
-      }
-    }
+// Nothing to score with: several labels.
+std::optional<ApiError> scores_error(const Served& served) {
+  const PoolingFacts& model = facts(served);
+  if (model.task != PoolingTask::kClassify || model.width == 1) {
+    return std::nullopt;
   }
-  for (size_t i = 0; i < body.documents.size(); ++i) {
-    const std::string& query = body.queries[body.queries.size() == 1 ? 0 : i];
-    if (auto error = add(embeds ? encode_pooled(served, body, body.documents[i], "documents")
-                                : encode_pair(served, body, query, body.documents[i]))) {
-      return tl::unexpected(*std::move(error));
-    }
-  }
-  return out;
+  return ApiError{.type = "not_supported_error",
+                  .message = fmt::format("the model has {} labels; scores need a model with one. "
+                                         "Ask for /classify",
+                                         model.width)};
 }
 
 // A score for each document.
@@ -155,35 +137,49 @@ WriteVectors make_rerank_writer(const Served& /*served*/, const PoolingBody& bod
   };
 }
 
-// Nothing to score with: several labels.
-std::optional<ApiError> scores_error(const Served& served) {
-  const PoolingFacts& model = facts(served);
-  if (model.task != PoolingTask::kClassify || model.width == 1) {
-    return std::nullopt;
-  }
-  return ApiError{.type = "not_supported_error",
-                  .message = fmt::format("the model has {} labels; scores need a model with one. "
-                                         "Ask for /classify",
-                                         model.width)};
-}
-
 }  // namespace
+
+EncodedPrompts prepare_scores(const Served& served, const PoolingBody& body) {
+  if (std::optional<ApiError> error = scores_error(served)) {
+    return tl::unexpected(*std::move(error));
+  }
+  Prompts out;
+  const bool embeds = facts(served).task == PoolingTask::kEmbed;
+  const auto add = [&](tl::expected<std::vector<TokenId>, ApiError> ids) {
+    std::optional<ApiError> error;
+    if (ids) {
+      out.push_back(*std::move(ids));
+    } else {
+      error = std::move(ids.error());
+    }
+    return error;
+  };
+  if (embeds) {
+    for (const std::string& query : body.queries) {
+      if (auto error = add(encode_pooled(served, body, query, "text_1"))) {
+        return tl::unexpected(*std::move(error));
+      }
+    }
+  }
+  for (size_t i = 0; i < body.documents.size(); ++i) {
+    const std::string& query = body.queries[body.queries.size() == 1 ? 0 : i];
+    if (auto error = add(embeds ? encode_pooled(served, body, body.documents[i], "documents")
+                                : encode_pair(served, body, query, body.documents[i]))) {
+      return tl::unexpected(*std::move(error));
+    }
+  }
+  return out;
+}
 
 ApiAnswer answer_scores(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr PoolingEndpoint kScores{
-      "score", "score", &parse_score_body, &prepare, &make_score_writer};
-  if (const std::optional<ApiError> error = scores_error(served)) {
-    return error_reply(*error);
-  }
+      "score", "score", &parse_score_body, &prepare_scores, &make_score_writer};
   return pool(served, request, wake, kScores);
 }
 
 ApiAnswer answer_rerank(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr PoolingEndpoint kRerank{
-      "rerank", "rerank", &parse_rerank_body, &prepare, &make_rerank_writer};
-  if (const std::optional<ApiError> error = scores_error(served)) {
-    return error_reply(*error);
-  }
+      "rerank", "rerank", &parse_rerank_body, &prepare_scores, &make_rerank_writer};
   return pool(served, request, wake, kRerank);
 }
 
