@@ -6,6 +6,7 @@
 """
 
 import array
+import ast
 import base64
 import json
 import math
@@ -238,6 +239,23 @@ class Command(unittest.TestCase):
         self.assertEqual([json.loads(line) for line in given.splitlines()], results[:2])
         piped = self.run_embed("embed_qwen3", "-i", "-", "--dimensions", "8", given="plain text\n").stdout
         self.assertEqual(len(json.loads(piped)["embedding"]), 8)
+
+    def test_an_array_of_numpy(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "out.npy"
+            done = self.run_embed("embed_qwen3", "-o", str(path), "-p", "one", "-p", "a" * 300, "-p", "two", code=1)
+            data = path.read_bytes()
+        self.assertIn("text 1: ", done.stderr)
+        self.assertEqual(data[:8], b"\x93NUMPY\x01\x00")
+        size = int.from_bytes(data[8:10], "little")
+        head = ast.literal_eval(data[10 : 10 + size].decode())
+        self.assertEqual(head, {"descr": "<f4", "fortran_order": False, "shape": (3, 32)})
+        self.assertEqual((10 + size) % 64, 0)
+        values = array.array("f", data[10 + size :])
+        lines = self.run_embed("embed_qwen3", "-p", "one", "-p", "two").stdout.splitlines()
+        self.assertEqual([list(values[:32]), list(values[64:])],
+                         [list(array.array("f", json.loads(line)["embedding"])) for line in lines])
+        self.assertTrue(all(math.isnan(value) for value in values[32:64]))
 
     def test_labels(self):
         prompt = golden("classify_llama")[1]

@@ -4,16 +4,19 @@
 #include "cli/commands/embed_run.h"
 #include "cli/commands/request_file.h"
 #include "cli/commands/single_run.h"
+#include "cli/commands/vector_format.h"
 #include "cli/flags/number_flags.h"
 #include "cli/note.h"
 #include "cli/update_queue.h"
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -56,7 +59,8 @@ void add_flags(FlagSet& flags, EmbedFlags& embed) {
   flags.add_text({.name = "output-file",
                   .value = "FILE",
                   .group = "Texts",
-                  .help = "results, a line of JSON each [standard output]",
+                  .help = "results, a line of JSON each; NAME.npy: a NumPy array of float32, a row "
+                          "each [standard output]",
                   .short_name = "o"},
                  embed.output);
   flags.add_value({.name = "dimensions",
@@ -108,6 +112,15 @@ class ResultFd {
   int fd_;
 };
 
+std::unique_ptr<VectorFormat> make_format(const EmbedFlags& embed, const PoolingFacts& facts) {
+  if (embed.output && embed.output->ends_with(".npy")) {
+    // Requests are refused if they want more, so that only the rows of failures have this width.
+    const int64_t wanted = embed.request.dimensions.value_or(facts.width);
+    return make_npy_format(static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, facts.width)));
+  }
+  return make_jsonl_format(facts.task == PoolingTask::kEmbed);
+}
+
 Result<ExitCode> run(const EngineConfig& config, const EmbedFlags& embed) {
   std::ifstream file;
   std::stringstream given;
@@ -130,11 +143,19 @@ Result<ExitCode> run(const EngineConfig& config, const EmbedFlags& embed) {
   UpdateQueue updates;
   const std::unique_ptr<Engine> engine = load_engine(config);
   updates.watch_signals();
-  EmbedRun run(*engine, updates, embed.request, out);
+  const std::unique_ptr<VectorFormat> format = make_format(embed, engine->model_facts().pooling);
+  EmbedRun run(*engine, updates, embed.request, *format, out);
   std::istream& lines = from_file     ? static_cast<std::istream&>(file)
                         : embed.input ? std::cin
                                       : static_cast<std::istream&>(given);
-  return run.run(lines, from_file ? count_requests(*embed.input) : 0);
+  Result<ExitCode> code = run.run(lines, from_file ? count_requests(*embed.input) : 0);
+  if (const std::string head = format->head(run.num_written()); code && !head.empty()) {
+    if (pwrite(fd->get(), head.data(), head.size(), 0) != std::ssize(head)) {
+      return fail(ErrorCode::kInternal,
+                  fmt::format("-o: {}: {}", *embed.output, std::strerror(errno)));
+    }
+  }
+  return code;
 }
 
 }  // namespace

@@ -54,10 +54,12 @@ Result<std::variant<std::string, std::vector<TokenId>>> read_line(const std::str
 EmbedRun::EmbedRun(Engine& engine,
                    UpdateQueue& updates,
                    const PoolingRequest& defaults,
+                   const VectorFormat& format,
                    Output& out)
     : engine_(engine),
       updates_(updates),
       defaults_(defaults),
+      format_(format),
       out_(out),
       look_ahead_(std::max(
           kLeastLookAhead,
@@ -67,6 +69,7 @@ EmbedRun::EmbedRun(Engine& engine,
 Result<ExitCode> EmbedRun::run(std::istream& lines, int64_t total) {
   const auto start = std::chrono::steady_clock::now();
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  out_.write(format_.head(0));
   {
     ProgressBar bar(total, on_terminal && !out_.is_terminal());
     while (updates_.signal() == 0 && !out_.closed()) {
@@ -86,7 +89,7 @@ Result<ExitCode> EmbedRun::run(std::istream& lines, int64_t total) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   if (num_failed_ > 0) {
-    note("warprow: {} of {} texts failed; their lines say why\n", num_failed_, first_);
+    note("warprow: {} of {} texts failed\n", num_failed_, first_);
   }
   if (on_terminal) {
     note("{} texts, {}\n", first_, speed_text(num_tokens_, took.count()));
@@ -129,9 +132,7 @@ void EmbedRun::start_line(const std::string& text) {
 }
 
 void EmbedRun::refuse(int64_t line, const Error& error) {
-  AnswerJson json{{"index", line}};
-  json.update(error_json(error));
-  window_[static_cast<size_t>(line - first_)] = json_line(json);
+  window_[static_cast<size_t>(line - first_)] = format_.failure(line, error);
   ++num_failed_;
 }
 
@@ -148,13 +149,7 @@ void EmbedRun::take_update() {
     refuse(number, {ErrorCode::kInternal, update->error});
     return;
   }
-  const bool embeds = engine_.model_facts().pooling.task == PoolingTask::kEmbed;
-  window_[static_cast<size_t>(number - first_)] =
-      fmt::format("{{\"index\":{},\"{}\":[{}],\"num_tokens\":{}}}\n",
-                  number,
-                  embeds ? "embedding" : "probs",
-                  fmt::join(update->pooled, ","),
-                  update->num_prompt_tokens);
+  window_[static_cast<size_t>(number - first_)] = format_.result(number, *update);
 }
 
 void EmbedRun::write_finished() {

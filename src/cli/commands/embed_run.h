@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/error.h"
-#include "cli/answer.h"
+#include "cli/commands/vector_format.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/update_queue.h"
@@ -18,17 +18,22 @@
 
 namespace warprow {
 
-// `warprow embed`: runs the lines of a file and writes one JSON object for each, in the order of the lines and as soon as
-// that order allows: {"index", "embedding" or "probs", "num_tokens"}, or {"index", "error"}. At most `look_ahead` lines
-// are between reading and writing.
+// `warprow embed`: runs the lines of a file and writes a result for each, in the order of the lines and as soon as that
+// order allows. At most `look_ahead` lines are between reading and writing.
 //
 // Owns: the lines in the window. Thread: one.
 class EmbedRun {
  public:
-  EmbedRun(Engine& engine, UpdateQueue& updates, const PoolingRequest& defaults, Output& out);
+  EmbedRun(Engine& engine,
+           UpdateQueue& updates,
+           const PoolingRequest& defaults,
+           const VectorFormat& format,
+           Output& out);
 
   // total: the number of lines for the progress bar; 0 if unknown.
   Result<ExitCode> run(std::istream& lines, int64_t total);
+  // The number of results that were written.
+  [[nodiscard]] int64_t num_written() const { return first_; }
 
  private:
   void read_ahead(std::istream& lines);
@@ -40,6 +45,7 @@ class EmbedRun {
   Engine& engine_;
   UpdateQueue& updates_;
   PoolingRequest defaults_;
+  const VectorFormat& format_;
   Output& out_;
   size_t look_ahead_;
 
