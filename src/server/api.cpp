@@ -80,6 +80,8 @@ std::span<const Api::Route> Api::routes() {
       {.method = "GET", .path = "/v1/engine/state", .handle = &answer_engine_state, .effort = Effort::kReport},
       {.method = "POST", .path = "/v1/completions", .handle = &answer_completions, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/chat/completions", .handle = &answer_chat_completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/completions/render", .handle = &answer_render_completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/chat/completions/render", .handle = &answer_render_chat, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/responses", .handle = &answer_responses, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/messages", .handle = &answer_messages, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/messages/count_tokens", .handle = &answer_count_tokens, .effort = Effort::kText},

@@ -239,6 +239,17 @@ class Serving(unittest.TestCase):
         self.assertEqual(status, 200, answer)
         return answer
 
+    def test_what_a_request_would_run(self):
+        chat = {"messages": [{"role": "user", "content": "Say a word."}], "temperature": 0, "max_tokens": 4}
+        rendered = self.answered("/v1/chat/completions/render", {**chat, "tool_choice": "required", "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]})
+        self.assertEqual(rendered["sampling_params"]["max_tokens"], 4)
+        plain = self.answered("/v1/chat/completions/render", chat)
+        told = self.answered("/v1/chat/completions", {**chat, "return_token_ids": True})
+        self.assertEqual(plain["token_ids"], told["prompt_token_ids"])
+        again = self.answered("/v1/completions", {"prompt": plain["token_ids"], **plain["sampling_params"]})
+        self.assertEqual(again["choices"][0]["text"], told["choices"][0]["message"]["content"])
+
     def test_prompts_are_truncated(self):
         ids = self.answered("/tokenize", {"prompt": PROMPT})["tokens"]
         body = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0, "return_token_ids": True}

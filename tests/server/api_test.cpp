@@ -327,6 +327,31 @@ TEST_F(ApiTest, ServerInfoHasTheSettings) {
   EXPECT_EQ(info["models"], json::array({"toy"}));
 }
 
+TEST_F(ApiTest, ARenderedRequestHasItsTokensAndOptions) {
+  serve({}, {});
+  const std::string given =
+      R"(, "temperature": 0.5, "seed": 7, "logit_bias": {"5": 1}, "cache_salt": "s")";
+  const json list = json::parse(reply("POST",
+                                      "/v1/completions/render",
+                                      R"({"prompt": [[5, 6], [7]], "max_tokens": 3)" + given + "}")
+                                    .body);
+  ASSERT_EQ(list.size(), 2) << list;
+  EXPECT_EQ(list[0]["token_ids"], json({5, 6}));
+  EXPECT_EQ(list[1]["token_ids"], json({7}));
+  EXPECT_EQ(list[1]["priority"], 0);
+  EXPECT_EQ(list[1]["cache_salt"], "s");
+  EXPECT_EQ(list[1]["model"], "toy");
+  EXPECT_EQ(
+      list[1]["sampling_params"],
+      json::parse(R"({"temperature": 0.5, "seed": 7, "max_tokens": 3, "logit_bias": {"5": 1.0},
+                            "ignore_eos": false, "include_stop_str_in_output": false,
+                            "skip_special_tokens": true, "spaces_between_special_tokens": true})"));
+  EXPECT_TRUE(list[0]["features"].is_null());
+  EXPECT_EQ(status("POST", "/v1/completions/render", R"({"prompt": [5], "temperature": -1})"), 400);
+  EXPECT_EQ(status("POST", "/v1/chat/completions/render", "{}"), 400);
+  EXPECT_EQ(engine_->stats().steps, 0) << "nothing ran";
+}
+
 TEST_F(ApiTest, AProfileIsAFileOfTheTimeBetween) {
   ApiOptions options;
   options.dev_endpoints = true;

@@ -54,6 +54,8 @@ Endpoint answer_classes;  // vectors.cpp, also:
 Endpoint answer_vectors;
 
 // text.cpp
+Endpoint answer_render_completions;
+Endpoint answer_render_chat;
 Endpoint answer_tokenize;
 Endpoint answer_detokenize;
 Endpoint answer_tokenizer_info;
