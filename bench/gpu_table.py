@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B", "30B-A3B": "Qwen3-30B-A3B"}
+MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B", "30B-A3B": "Qwen3-30B-A3B", "gpt-oss-20b": "gpt-oss-20b"}
 DECODE_BATCHES = (1, 8, 32, 128, 256, 512)
 # Added to greedy at batch 128; the peer's rows were taken with the same parameters.
 SAMPLING = {
@@ -84,6 +84,12 @@ ROWS = [
     Row("30B-A3B", "prefill", "prefill, 256 x 1024, k tokens/s", None, None, None, True, 1),
     Row("30B-A3B", "throughput", "512 x (1024 in + 256 out), k tokens/s", 39.4, 46, 56, True, 1),
     Row("30B-A3B", "start", "process start to ready, s", 85, 4, 1.5),
+    *decode_rows("gpt-oss-20b", [(2.97, 1.6, 1.2), (3.36, 2.8, 2.4), (None, 3.9, 3.3), (7.9, 5, 4), (14.1, 7, 5),
+                                 (None, None, None)]),
+    Row("gpt-oss-20b", "first token", "first token, 1 x 1024, ms", None, None, None),
+    Row("gpt-oss-20b", "prefill", "prefill, 256 x 1024, k tokens/s", None, None, None, True, 1),
+    Row("gpt-oss-20b", "throughput", "512 x (1024 in + 256 out), k tokens/s", 57.6, 70, 85, True, 1),
+    Row("gpt-oss-20b", "start", "process start to ready, s", 130, 4, 1.5),
 ]
 
 

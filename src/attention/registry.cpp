@@ -2,9 +2,9 @@
 #include "attention/attention_backend.h"
 #include "attention/cpu_paged.h"
 #include "attention/flashinfer.h"
-#include "attention/float32.h"
 #include "attention/native.h"
 #include "attention/phased.h"
+#include "attention/plain.h"
 #include "attention/state_pages.h"
 
 #include <algorithm>
@@ -27,6 +27,7 @@ constexpr Entry kBackends[] = {
     {&flashinfer_capabilities, &make_flashinfer},
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
     {&float32_attention_capabilities, &make_float32_attention},
+    {&plain_attention_capabilities, &make_plain_attention},
     {&state_pages_capabilities, &make_state_pages},
 };
 

@@ -9,11 +9,13 @@
 #include "kernels/attention/flashinfer/planned_attention.h"
 #include "kernels/attention/native/scheduled_attention.h"
 #include "kernels/attention/paged_attention.h"
+#include "kernels/attention/plain/plain_attention.h"
 #include "kernels/cast/cast_rows.h"
 #include "kernels/delta/gated_delta.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
+#include "kernels/experts/fill_mxfp4.h"
 #include "kernels/experts/route_experts.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
@@ -42,6 +44,7 @@ WR_NO_CUDA(cast_rows, CastRowsArgs)
 WR_NO_CUDA(combine_experts, CombineExpertsArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
 WR_NO_CUDA(expert_linear, ExpertLinearArgs)
+WR_NO_CUDA(fill_mxfp4, FillMxfp4Args)
 WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
@@ -51,6 +54,7 @@ WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
+WR_NO_CUDA(plain_attention, PagedAttentionArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)
 WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
 WR_NO_CUDA(rope_table, RopeTableArgs)

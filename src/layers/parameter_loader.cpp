@@ -6,6 +6,7 @@
 #include "base/math.h"
 #include "kernels/linear/cpu/pack.h"
 #include "layers/pack_tensor.h"
+#include "layers/random_mxfp4.h"
 #include "weights/dequantize.h"
 
 #include <algorithm>
@@ -255,7 +256,14 @@ void ParameterLoader::add_random(
     if (form.repack == Repack::kPanels) {
       pack_random(stream_, PackRandomMxfp4{panels, dst, random, spec.order, spec.head_dim});
     } else {
-      uploads_.push_back({{}, dst, form.repack, spec.order, spec.head_dim, {}, false, random});
+      tile_fills_.push_back({dst,
+                             rows,
+                             cols,
+                             mxfp4_rows(spec.order),
+                             seed,
+                             first,
+                             tensor_cols,
+                             random_mxfp4_exponent(random) + 127});
     }
     return;
   }
@@ -313,6 +321,9 @@ void ParameterLoader::finish() {
   for (const FillRandomArgs& fill : fills_) {
     fill_random(stream_, fill);
   }
+  for (const cuda::FillMxfp4Args& fill : tile_fills_) {
+    cuda::fill_mxfp4(stream_, fill);
+  }
   upload_weights(stream_.device(), checkpoint_, uploads_, [this](int64_t bytes) {
     if (progress_) {
       progress_(bytes_read_ + bytes);
@@ -320,6 +331,7 @@ void ParameterLoader::finish() {
   });
   uploads_.clear();
   fills_.clear();
+  tile_fills_.clear();
   stream_.synchronize();
   constants_.clear();
 }

@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "device/stream.h"
 #include "device/view.h"
+#include "kernels/experts/fill_mxfp4.h"
 #include "kernels/linear/packed_weight.h"
 #include "kernels/random/fill_random.h"
 #include "layers/tensor_spec.h"
@@ -120,6 +121,7 @@ class ParameterLoader {
   std::deque<TensorSource> folded_;  // tensors as SourcePart::folded has them
   std::vector<WeightUpload> uploads_;
   std::vector<FillRandomArgs> fills_;
+  std::vector<cuda::FillMxfp4Args> tile_fills_;
 };
 
 }  // namespace warprow

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fcntl.h>
@@ -80,28 +79,14 @@ class CheckpointFiles {
 bool is_pair(const WeightUpload& upload) { return upload.scales.rows() > 0; }
 
 // Of the matrix.
-bool is_random(const WeightUpload& upload) { return upload.random.rows > 0; }
 int64_t num_rows(const WeightUpload& upload) {
-  if (is_random(upload)) {
-    return upload.random.rows;
-  }
   return upload.transposed ? upload.region.cols() : upload.region.rows();
 }
 int64_t num_cols(const WeightUpload& upload) {
-  if (is_random(upload)) {
-    return upload.random.cols;
-  }
   if (upload.transposed) {
     return upload.region.rows();
   }
   return is_pair(upload) ? 2 * upload.region.cols() : upload.region.cols();
-}
-
-// The e2m1 number that is half of q.
-uint32_t e2m1_of_twice(int8_t q) {
-  const auto twice = static_cast<uint32_t>(std::abs(q));
-  const uint32_t number = twice < 4 ? twice : twice < 8 ? 2 + twice / 2 : 4 + twice / 4;
-  return q < 0 ? number | 8U : number;
 }
 
 // Rows that lie together in the device's form.
@@ -224,9 +209,6 @@ class Reader {
   // Of the checkpoint.
   static int64_t file_bytes(const Piece& piece) {
     const WeightUpload& upload = *piece.upload;
-    if (is_random(upload)) {
-      return 0;
-    }
     const auto bytes = static_cast<int64_t>(upload.region.bytes() + upload.scales.bytes());
     return bytes / num_rows(upload) * piece.count;
   }
@@ -287,18 +269,13 @@ class Reader {
     const auto cols = static_cast<size_t>(num_cols(upload));
     raw_.resize(static_cast<size_t>(piece.count) * cols / 2);
     raw_scales_.resize(static_cast<size_t>(piece.count) * cols / 32);
-    if (is_random(upload)) {
-      make_random(piece);
-    } else {
-      WeightUpload plain = upload;
-      plain.order = RowOrder::kPlain;
-      const Piece in_file{&plain, piece.first, piece.count};
-      read_rows(files, in_file, upload.region, raw_.data());
-      read_rows(files, in_file, upload.scales, raw_scales_.data());
-    }
+    WeightUpload plain = upload;
+    plain.order = RowOrder::kPlain;
+    const Piece in_file{&plain, piece.first, piece.count};
+    read_rows(files, in_file, upload.region, raw_.data());
+    read_rows(files, in_file, upload.scales, raw_scales_.data());
     const size_t tile_bytes = stored_unit_bytes(upload);
-    const Mxfp4Rows order =
-        upload.order == RowOrder::kPlain ? Mxfp4Rows::kPlain : Mxfp4Rows::kAlternating;
+    const Mxfp4Rows order = mxfp4_rows(upload.order);
     for (int64_t tile = 0; tile * kMxfp4TileRows < piece.count; ++tile) {
       if (!pack_mxfp4_tiles(
               {reinterpret_cast<const uint8_t*>(raw_.data()), raw_.size()},
@@ -315,21 +292,6 @@ class Reader {
                                        kMaxMxfp4Scale - 127));
       }
     }
-  }
-
-  // Numbers and scales as files have them.
-  void make_random(const Piece& piece) {
-    const RandomMxfp4& random = piece.upload->random;
-    std::vector<int8_t> q(static_cast<size_t>(random.cols));
-    for (int64_t i = 0; i < piece.count; ++i) {
-      random_e2m1_row(random, piece.first + i, q.data());
-      std::byte* numbers = raw_.data() + i * random.cols / 2;
-      for (size_t k = 0; k < q.size(); k += 2) {
-        numbers[k / 2] = static_cast<std::byte>(e2m1_of_twice(q[k]) | e2m1_of_twice(q[k + 1]) << 4);
-      }
-    }
-    const int scale = random_mxfp4_exponent(random) + 127;
-    std::fill(raw_scales_.begin(), raw_scales_.end(), static_cast<std::byte>(scale));
   }
 
   static void read_rows(const CheckpointFiles& files,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/device.h"
-#include "layers/random_mxfp4.h"
+#include "kernels/experts/mxfp4_tiles.h"
 #include "layers/row_order.h"
 #include "layers/weight_format.h"
 #include "weights/checkpoint.h"
@@ -24,8 +24,12 @@ struct WeightUpload {
   int32_t head_dim = 0;      // kRopePairs
   TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
   bool transposed = false;   // the region has a row for each column of the matrix; float types
-  RandomMxfp4 random = {};   // kMxfp4Tiles without a region
 };
+
+// The order of an expert's rows in MXFP4's tiles.
+constexpr Mxfp4Rows mxfp4_rows(RowOrder order) {
+  return order == RowOrder::kPlain ? Mxfp4Rows::kPlain : Mxfp4Rows::kAlternating;
+}
 
 // Reads, decodes and copies all of them. Several threads take pieces of rows, read them into their own pinned
 // memory (kept rows directly, others decoded and rounded to the type of the rows) and enqueue the copy on their own stream,

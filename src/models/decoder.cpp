@@ -239,8 +239,11 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.attention = activations(attention);
   buffers_.ffn = make_feed_forward_workspace(workspace, device_, options_.act_dtype, toks, ffns);
   if (inputs_) {
-    buffers_.inputs = make_layer_inputs_workspace(
-        workspace, toks, spec_.num_layers, spec_.layers.front().layer_input_size);
+    buffers_.inputs = make_layer_inputs_workspace(workspace,
+                                                  options_.act_dtype,
+                                                  toks,
+                                                  spec_.num_layers,
+                                                  spec_.layers.front().layer_input_size);
   }
   buffers_.delta = make_delta_workspace(workspace, device_, options_.act_dtype, toks, deltas);
   for (Rope& rope : ropes_) {
@@ -293,6 +296,9 @@ void Decoder::prepare_kernels() const {
     }
     add(layer.attention_join.shape());
     std::ranges::for_each(layer.ffn.shapes(), add);
+    if (layer.input) {
+      std::ranges::for_each(layer.input->shapes(options_.act_dtype), add);
+    }
   }
   if (inputs_) {
     add(inputs_->shape());

@@ -233,7 +233,7 @@ void SplitFeedForward::forward(Stream& stream,
   const int64_t toks = residual.shape[0];
   const ActView normed = part_of(linear.normed, toks, residual.shape[1]);
   const View<float, 2> of_shared = linear.joined.rows(0, toks).f32();
-  const View<float, 2> of_experts = part_of(linear.product, toks, residual.shape[1]).f32();
+  const View<float, 2> of_experts = make_view(workspace.of_experts, toks, residual.shape[1]);
   rms_norm(stream, {residual, in.norm_weight, normed, in.norm_eps});
   shared_.forward(stream, normed, of_shared, LinearEpilogue::kStore, linear, workspace);
   finish(stream, of_shared, shared_post_norm_);
@@ -265,6 +265,8 @@ std::vector<LinearShape> FeedForward::shapes() const {
   }
   return std::get<ExpertFeedForward>(kind_).shapes();
 }
+
+bool FeedForward::has_split() const { return std::holds_alternative<SplitFeedForward>(kind_); }
 
 bool FeedForward::is_plain() const {
   if (const auto* gated = std::get_if<GatedFeedForward>(&kind_)) {
@@ -329,6 +331,9 @@ FeedForwardWorkspace make_feed_forward_workspace(Arena& arena,
   workspace.activated = {act_dtype, arena.alloc_bytes(bytes), max_toks, intermediate};
   if (largest.num_experts > 0) {
     workspace.experts = make_experts_workspace(arena, device, act_dtype, max_toks, largest);
+  }
+  if (std::ranges::any_of(layers, [](const FeedForward* layer) { return layer->has_split(); })) {
+    workspace.of_experts = arena.alloc<float>(max_toks * largest.hidden_size);
   }
   return workspace;
 }

@@ -21,6 +21,8 @@ namespace warprow {
 struct FeedForwardWorkspace {
   ActView activated;  // [T, intermediate_size]
   ExpertsWorkspace experts;
+  // f32 [T, hidden_size]  the sum of experts that have norms of their own, or null
+  float* of_experts = nullptr;
 };
 
 // What a feed-forward computes with, besides the residual stream.
@@ -161,6 +163,8 @@ class FeedForward {
   [[nodiscard]] std::vector<LinearShape> shapes() const;
   // Whether forward needs LinearWorkspace::joined.
   [[nodiscard]] bool is_plain() const;
+  // Whether it needs FeedForwardWorkspace::of_experts.
+  [[nodiscard]] bool has_split() const;
   // As Join::lead_to and next_norm.
   void lead_to(const DeviceFacts& device,
                View<const float, 1> norm_weight,

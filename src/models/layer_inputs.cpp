@@ -3,10 +3,11 @@
 
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/add/add_rows.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
-#include "kernels/gather/gather_rows.h"
 #include "kernels/norm/rms_norm.h"
 #include "layers/buffer_part.h"
+#include "models/feed_forward.h"
 #include "models/layer_parts.h"
 #include "models/tensor_split.h"
 
@@ -32,12 +33,11 @@ View<const float, 1> load_norm_part(ParameterLoader& loader, const DecoderSpec& 
 
 }  // namespace
 
-LayerInputsWorkspace make_layer_inputs_workspace(Arena& arena,
-                                                 int64_t max_toks,
-                                                 int32_t num_layers,
-                                                 int32_t size) {
+LayerInputsWorkspace make_layer_inputs_workspace(
+    Arena& arena, DType act_dtype, int64_t max_toks, int32_t num_layers, int32_t size) {
   const auto rows = [&](int64_t width) {
-    return ActView(make_view(arena.alloc<float>(max_toks * width), max_toks, width));
+    const size_t bytes = static_cast<size_t>(max_toks * width) * dtype_bytes(act_dtype);
+    return ActView(act_dtype, arena.alloc_bytes(bytes), max_toks, width);
   };
   LayerInputsWorkspace workspace;
   workspace.inputs = arena.alloc<float>(max_toks * num_layers * size);
@@ -65,7 +65,7 @@ LayerInputs::LayerInputs(ParameterLoader& loader,
 
 void LayerInputs::forward(Stream& stream,
                           const View<const int32_t, 1>& ids,
-                          const View<const float, 2>& embedded,
+                          const View<float, 2>& embedded,
                           const LinearWorkspace& linear,
                           const LayerInputsWorkspace& workspace) const {
   const int64_t toks = ids.shape[0];
@@ -78,7 +78,7 @@ void LayerInputs::forward(Stream& stream,
     ranks_.comm->all_reduce(stream, inputs);
   }
   product_.forward(stream,
-                   {embedded},
+                   input_behind(stream, {}, embedded, linear),
                    make_view(workspace.product, toks, width),
                    LinearEpilogue::kStore,
                    linear);
@@ -108,6 +108,10 @@ LayerInput::LayerInput(const LayerLoader& layer)
   out_ = Join(out, mode);
 }
 
+std::vector<LinearShape> LayerInput::shapes(DType act_dtype) const {
+  return {gate_.shape(act_dtype, LinearEpilogue::kStore), out_.shape()};
+}
+
 void LayerInput::forward(Stream& stream,
                          const View<float, 2>& residual,
                          const LinearWorkspace& linear,
@@ -115,10 +119,14 @@ void LayerInput::forward(Stream& stream,
   const int64_t toks = residual.shape[0];
   const ActView pair = part_of(workspace.pair, toks, int64_t{2} * size_);
   const ActView gated = part_of(workspace.gated, toks, size_);
-  gate_.forward(stream, {residual}, pair.columns(0, size_), LinearEpilogue::kStore, linear);
+  gate_.forward(stream,
+                input_behind(stream, {}, residual, linear),
+                pair.columns(0, size_),
+                LinearEpilogue::kStore,
+                linear);
   const View<const float, 2> inputs = make_strided<const float>(
       workspace.inputs + int64_t{index_} * size_, toks, size_, int64_t{num_layers_} * size_);
-  gather_rows(stream, {inputs, {}, pair.columns(size_, size_)});
+  cast_rows(stream, {inputs, pair.columns(size_, size_)});
   if (activation_ == Activation::kSilu) {
     silu_and_mul(stream, {pair, gated});
   } else {

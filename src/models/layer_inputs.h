@@ -23,10 +23,8 @@ struct LayerInputsWorkspace {
   ActView gated;             // [T, size]
 };
 
-LayerInputsWorkspace make_layer_inputs_workspace(Arena& arena,
-                                                 int64_t max_toks,
-                                                 int32_t num_layers,
-                                                 int32_t size);
+LayerInputsWorkspace make_layer_inputs_workspace(
+    Arena& arena, DType act_dtype, int64_t max_toks, int32_t num_layers, int32_t size);
 
 // What each layer reads besides the residual stream (LayerSpec::layer_input_size): a row of a table for the token's id,
 // and a norm of a product with its embedding.
@@ -51,7 +49,7 @@ class LayerInputs {
   // Fills workspace.inputs for these tokens. embedded: their embeddings as the first layer reads them.
   void forward(Stream& stream,
                const View<const int32_t, 1>& ids,
-               const View<const float, 2>& embedded,
+               const View<float, 2>& embedded,
                const LinearWorkspace& linear,
                const LayerInputsWorkspace& workspace) const;
 
@@ -71,6 +69,9 @@ class LayerInputs {
 class LayerInput {
  public:
   explicit LayerInput(const LayerLoader& layer);
+
+  // Of both products, for which kernels prepare.
+  [[nodiscard]] std::vector<LinearShape> shapes(DType act_dtype) const;
 
   void forward(Stream& stream,
                const View<float, 2>& residual,

@@ -3,16 +3,24 @@
 #include "base/dtype.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
+#include "kernels/experts/fill_mxfp4.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
+#include "kernels/random/fill_random.h"
+#include "kernels/random/random_e2m1.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -85,13 +93,64 @@ Choice choose(const float* logits, const Sizes& sizes, RouterScores scores, bool
   return choice;
 }
 
+// Choices by sigmoids (route_experts.h). scores + bias of experts that no chosen group has are left out.
+struct SigmoidRule {
+  std::vector<float> bias;
+  int32_t num_groups = 1;
+  int32_t chosen_groups = 1;
+  float scale = 1.0F;
+  std::vector<float> expert_scales;
+};
+
+Choice choose(const float* logits, const Sizes& sizes, const SigmoidRule& rule, bool normalise) {
+  const auto count = static_cast<size_t>(sizes.num_experts);
+  std::vector<float> by(count);
+  const auto sigmoid = [&](size_t e) { return 1.0F / (1.0F + std::exp(-logits[e])); };
+  for (size_t e = 0; e < count; ++e) {
+    by[e] = sigmoid(e) + rule.bias[e];
+  }
+  const size_t of_group = count / static_cast<size_t>(rule.num_groups);
+  std::vector<std::pair<float, size_t>> groups;
+  for (size_t g = 0; g < static_cast<size_t>(rule.num_groups); ++g) {
+    std::vector<float> mine(by.begin() + static_cast<std::ptrdiff_t>(g * of_group),
+                            by.begin() + static_cast<std::ptrdiff_t>((g + 1) * of_group));
+    std::ranges::sort(mine, std::greater<>());
+    groups.emplace_back(mine[0] + mine[1], g);
+  }
+  std::ranges::stable_sort(groups, [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = static_cast<size_t>(rule.chosen_groups); i < groups.size(); ++i) {
+    std::fill_n(by.begin() + static_cast<std::ptrdiff_t>(groups[i].second * of_group),
+                of_group,
+                -std::numeric_limits<float>::infinity());
+  }
+  std::vector<int32_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) {
+    return by[static_cast<size_t>(a)] > by[static_cast<size_t>(b)];
+  });
+  Choice choice;
+  choice.experts.assign(order.begin(), order.begin() + sizes.num_chosen);
+  double sum = 1e-20;
+  for (const int32_t e : choice.experts) {
+    choice.weights.push_back(double{sigmoid(static_cast<size_t>(e))});
+    sum += choice.weights.back();
+  }
+  for (size_t j = 0; j < choice.weights.size(); ++j) {
+    const auto e = static_cast<size_t>(choice.experts[j]);
+    choice.weights[j] *= double{rule.scale} / (normalise ? sum : 1.0);
+    choice.weights[j] *= rule.expert_scales.empty() ? 1.0 : double{rule.expert_scales[e]};
+  }
+  return choice;
+}
+
 class RouteExpertsCuda : public ExpertsCuda {
  protected:
   void expect_routed(const Sizes& sizes,
                      const std::vector<float>& logits,
                      RouterScores scores,
                      bool normalise,
-                     int64_t num_real = -1) {
+                     int64_t num_real = -1,
+                     const SigmoidRule& rule = {}) {
     const int64_t toks = static_cast<int64_t>(logits.size()) / sizes.num_experts;
     const int32_t k = sizes.num_chosen;
     ExpertLists lists = lists_for(sizes, toks);
@@ -107,7 +166,12 @@ class RouteExpertsCuda : public ExpertsCuda {
                          .weights = make_view(weights, toks, int64_t{k}),
                          .lists = lists,
                          .scores = scores,
-                         .normalise = normalise});
+                         .normalise = normalise,
+                         .bias = vector_of(rule.bias),
+                         .num_groups = rule.num_groups,
+                         .chosen_groups = rule.chosen_groups,
+                         .scale = rule.scale,
+                         .expert_scales = vector_of(rule.expert_scales)});
     stream().synchronize();
     if (toks == 0) {
       return;
@@ -115,8 +179,9 @@ class RouteExpertsCuda : public ExpertsCuda {
     std::vector<std::vector<int32_t>> slots_of(static_cast<size_t>(sizes.num_experts));
     const std::vector<float> got = download(weights, static_cast<size_t>(toks * k));
     for (int64_t t = 0; t < rows; ++t) {
-      const Choice want =
-          choose(&logits[static_cast<size_t>(t * sizes.num_experts)], sizes, scores, normalise);
+      const float* row = &logits[static_cast<size_t>(t * sizes.num_experts)];
+      const Choice want = scores == RouterScores::kSigmoid ? choose(row, sizes, rule, normalise)
+                                                           : choose(row, sizes, scores, normalise);
       for (int32_t j = 0; j < k; ++j) {
         const auto slot = static_cast<int32_t>(t * k + j);
         slots_of[static_cast<size_t>(want.experts[static_cast<size_t>(j)])].push_back(slot);
@@ -151,6 +216,13 @@ class RouteExpertsCuda : public ExpertsCuda {
     EXPECT_EQ(tiles[0], static_cast<int32_t>(tile));
     arena().reset();
   }
+
+ private:
+  View<const float, 1> vector_of(const std::vector<float>& values) {
+    return values.empty()
+               ? View<const float, 1>()
+               : make_view<const float>(upload(values), static_cast<int64_t>(values.size()));
+  }
 };
 
 TEST_F(RouteExpertsCuda, AsTheReference) {
@@ -166,6 +238,41 @@ TEST_F(RouteExpertsCuda, AsTheReference) {
       const auto logits = normals(static_cast<size_t>(toks * sizes.num_experts), 3.0F);
       expect_routed(sizes, logits, RouterScores::kSoftmax, toks % 2 == 0);
       expect_routed(sizes, logits, RouterScores::kSoftmaxOfChosen, false);
+    }
+  }
+}
+
+// Logits are far apart, as the device's exponential may turn a close choice.
+TEST_F(RouteExpertsCuda, SigmoidsAndGroupsAsTheReference) {
+  struct Case {
+    Sizes sizes;
+    int32_t num_groups;
+    int32_t chosen_groups;
+  };
+  for (const auto& [sizes, num_groups, chosen_groups] : {Case{{128, 8, 0, 0}, 1, 1},
+                                                         Case{{160, 8, 0, 0}, 8, 3},
+                                                         Case{{256, 8, 0, 0}, 8, 4},
+                                                         Case{{12, 4, 0, 0}, 4, 2},
+                                                         Case{{64, 6, 0, 0}, 32, 5}}) {
+    for (const int64_t toks : {1, 3, 8, 50, 300}) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+      // A row's scores are a permutation of equal steps from 0 to 1.
+      std::vector<float> logits;
+      const auto count = static_cast<size_t>(sizes.num_experts);
+      std::vector<float> steps(count);
+      for (size_t e = 0; e < count; ++e) {
+        const float score = (static_cast<float>(e) + 0.5F) / static_cast<float>(count);
+        steps[e] = std::log(score / (1.0F - score));
+      }
+      for (int64_t t = 0; t < toks; ++t) {
+        std::ranges::shuffle(steps, rng_);
+        logits.insert(logits.end(), steps.begin(), steps.end());
+      }
+      SigmoidRule rule{normals(count, 0.3F), num_groups, chosen_groups, 2.5F, normals(count)};
+      expect_routed(sizes, logits, RouterScores::kSigmoid, toks % 2 == 0, -1, rule);
+      rule.bias.assign(count, 0.0F);
+      rule.expert_scales.clear();
+      expect_routed(sizes, logits, RouterScores::kSigmoid, true, toks - 1, rule);
     }
   }
 }
@@ -210,6 +317,7 @@ class ExpertProductsCuda : public ExpertsCuda {
     const float* gate_up_bias = nullptr;
     const float* down_bias = nullptr;
     float gate_limit = 0.0F;
+    bool gelu = false;
   };
   Weights make_weights(const Sizes& sizes) {
     Weights out;
@@ -267,6 +375,7 @@ class ExpertProductsCuda : public ExpertsCuda {
                          .n = 2 * sizes.inner,
                          .bias = w.gate_up_bias,
                          .gate_limit = w.gate_limit,
+                         .gelu = w.gelu,
                          .y = activated,
                          .epilogue = LinearEpilogue::kSwiGlu,
                          .lists = lists,
@@ -361,6 +470,38 @@ TEST_F(ExpertProductsCuda, AsTheReference) {
   }
 }
 
+// gelu in place of silu: the same kernels, another gate.
+TEST_F(ExpertProductsCuda, Gelu) {
+  const Sizes sizes{8, 2, 128, 64};
+  Weights w = make_weights(sizes);
+  w.gelu = true;
+  for (const int64_t toks : {1, 40, 300, 1500}) {
+    const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
+    const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+    const Run got = run(sizes, w, x, logits);
+    for (int64_t t = 0; t < toks; t += std::max<int64_t>(1, toks / 7)) {
+      const Choice choice = choose(
+          &logits[static_cast<size_t>(t * sizes.num_experts)], sizes, RouterScores::kSoftmax, true);
+      const int64_t expert = choice.experts[0];
+      const auto place = static_cast<size_t>(got.places[static_cast<size_t>(t * 2)]);
+      for (int64_t i = 0; i < sizes.inner; ++i) {
+        double gate = 0;
+        double up = 0;
+        for (int64_t h = 0; h < sizes.hidden; ++h) {
+          const double v = value(x[static_cast<size_t>(t * sizes.hidden + h)]);
+          const int64_t row = expert * 2 * sizes.inner + i;
+          gate += v * value(w.gate_up[static_cast<size_t>(row * sizes.hidden + h)]);
+          up += v * value(w.gate_up[static_cast<size_t>((row + sizes.inner) * sizes.hidden + h)]);
+        }
+        const double u = std::sqrt(2.0 / 3.14159265358979) * (gate + 0.044715 * gate * gate * gate);
+        const double want = gate / 2 * (1 + std::tanh(u)) * up;
+        const float is = value(got.activated[place * 64 + static_cast<size_t>(i)]);
+        ASSERT_NEAR(is, want, std::abs(want) / 200 + 1e-3) << "row " << t << " output " << i;
+      }
+    }
+  }
+}
+
 // Matrices of MXFP4 yield what the same numbers in bf16 yield, bit for bit, with biases and gpt-oss's gate.
 TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
   for (const auto& [sizes, order] : {std::pair{Sizes{8, 2, 128, 64}, Mxfp4Rows::kHalves},
@@ -427,7 +568,7 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
     Weights tiled = plain;
     tiled.gate_up_on_device = gate_up.second;
     tiled.down_on_device = down.second;
-    for (const int64_t toks : {1, 5, 30, 170, 900}) {
+    for (const int64_t toks : {1, 5, 30, 60, 170, 900}) {
       SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
       const std::vector<uint16_t> x =
           to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));
@@ -440,6 +581,38 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
       EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
     }
     arena().reset();
+  }
+}
+
+// Random tiles are those of the same numbers packed on the host.
+TEST_F(ExpertProductsCuda, RandomTilesAsPacked) {
+  for (const auto& [rows, cols, order] : {std::tuple{128, 96, Mxfp4Rows::kAlternating},
+                                          std::tuple{80, 64, Mxfp4Rows::kPlain},
+                                          std::tuple{96, 160, Mxfp4Rows::kHalves}}) {
+    constexpr uint64_t kSeed = 77;
+    constexpr int64_t kFirst = 1024;
+    std::vector<uint8_t> numbers(static_cast<size_t>(rows * cols / 2));
+    const std::vector<uint8_t> scales(static_cast<size_t>(rows * cols / 32), 121);
+    for (int64_t i = 0; i < int64_t{rows} * cols; ++i) {
+      float quad[4];
+      random_quad(kSeed, (kFirst + i) / 4, kE2m1Deviation, quad);
+      const uint32_t number = e2m1_of_twice(nearest_e2m1(quad[(kFirst + i) % 4]));
+      numbers[static_cast<size_t>(i / 2)] |= static_cast<uint8_t>(number << (i % 2 * 4));
+    }
+    std::vector<uint8_t> want(mxfp4_tiles_bytes(rows, cols));
+    const size_t of_tile = mxfp4_tiles_bytes(1, cols);
+    for (size_t tile = 0; tile * of_tile < want.size(); ++tile) {
+      EXPECT_TRUE(pack_mxfp4_tiles(numbers,
+                                   scales,
+                                   rows,
+                                   cols,
+                                   order,
+                                   static_cast<int64_t>(tile),
+                                   std::span(want).subspan(tile * of_tile, of_tile)));
+    }
+    uint8_t* got = poisoned<uint8_t>(want.size());
+    cuda::fill_mxfp4(stream(), {got, rows, cols, order, kSeed, kFirst, cols, 121});
+    EXPECT_EQ(download(got, want.size()), want);
   }
 }
 

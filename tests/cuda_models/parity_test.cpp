@@ -149,7 +149,8 @@ TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
         "qwen3",          "qwen3_two_groups", "qwen3_moe",   "qwen2_moe",      "mixtral",
         "gemma2",         "gemma3",           "glm",         "glm4",           "granite",
         "olmo2",          "phi3_long",        "phi3_window", "qwen3_yarn",     "smollm3",
-        "gpt_oss",        "gpt_oss_mxfp4"}) {
+        "gpt_oss",        "gpt_oss_mxfp4",    "glm4_moe",    "glm4_moe_plain", "gemma4_inputs",
+        "gemma4_moe"}) {
     for (const char* graphs : {"none", "full_and_piecewise"}) {
       SCOPED_TRACE(::testing::Message() << name << ", graphs " << graphs);
       RigOptions options = test::tiny_options(name);

@@ -28,6 +28,7 @@ struct RopeCase {
   bool pads =
       true;  // every fourth token is padding and slots are scattered; else slots are in order
   uint32_t seed = 21;
+  bool v_norm = false;  // values are normalised too
 
   static constexpr int32_t kBlockSize = 16;
 
@@ -66,6 +67,10 @@ struct RopeCase {
     return normals(static_cast<size_t>(dim_k), seed + 3, 0.2F, 1.0F);
   }
 
+  [[nodiscard]] std::vector<float> value_norm() const {
+    return normals(static_cast<size_t>(dim_v), seed + 4, 0.2F, 1.0F);
+  }
+
   [[nodiscard]] RopeKvWriteArgs args(CaseMemory& memory) const {
     const std::vector<float> empty(cache_size(), kCasePoison);
     RopeKvWriteArgs args;
@@ -76,6 +81,9 @@ struct RopeCase {
     if (norm) {
       args.q_norm = make_view<const float>(memory.put(q_norm()), int64_t{dim_k});
       args.k_norm = make_view<const float>(memory.put(k_norm()), int64_t{dim_k});
+    }
+    if (v_norm) {
+      args.v_norm = make_view<const float>(memory.put(value_norm()), int64_t{dim_v});
     }
     args.kv.k = memory.put_as(type, empty);
     args.kv.v = memory.put_as(type, empty);
@@ -114,7 +122,9 @@ struct RopeCase {
       const double* value = row + int64_t{q_heads + kv_heads} * dim_k;
       for (int32_t h = 0; h < q_heads + kv_heads; ++h) {
         double* head = row + int64_t{h} * dim_k;
-        norm_head(head, weights[h < q_heads ? 0 : 1]);
+        if (norm) {
+          norm_head(head, dim_k, weights[h < q_heads ? 0 : 1]);
+        }
         rotate(head,
                &cosines[static_cast<size_t>(t * rot_dim / 2)],
                &sines[static_cast<size_t>(t * rot_dim / 2)]);
@@ -122,7 +132,12 @@ struct RopeCase {
           const int32_t kv_head = h - q_heads;
           const int64_t at = cache_index(to[static_cast<size_t>(t)], kv_head);
           std::copy_n(head, dim_k, out.keys.begin() + at);
-          std::copy_n(value + int64_t{kv_head} * dim_v, dim_v, out.values.begin() + at);
+          std::vector<double> v(value + int64_t{kv_head} * dim_v,
+                                value + int64_t{kv_head + 1} * dim_v);
+          if (v_norm) {
+            norm_head(v.data(), dim_v, value_norm());
+          }
+          std::ranges::copy(v, out.values.begin() + at);
         }
       }
     }
@@ -145,16 +160,13 @@ struct RopeCase {
                                                      ? (int64_t{head} * kBlockSize + token) * dim()
                                                      : (token * kv_heads + head) * dim());
   }
-  void norm_head(double* head, const std::vector<float>& weight) const {
-    if (!norm) {
-      return;
-    }
+  static void norm_head(double* head, int32_t dim, const std::vector<float>& weight) {
     double squares = 0.0;
-    for (int32_t i = 0; i < dim_k; ++i) {
+    for (int32_t i = 0; i < dim; ++i) {
       squares += head[i] * head[i];
     }
-    const double factor = 1.0 / std::sqrt(squares / dim_k + static_cast<double>(kEps));
-    for (int32_t i = 0; i < dim_k; ++i) {
+    const double factor = 1.0 / std::sqrt(squares / dim + static_cast<double>(kEps));
+    for (int32_t i = 0; i < dim; ++i) {
       head[i] *= factor * static_cast<double>(weight[static_cast<size_t>(i)]);
     }
   }

@@ -32,7 +32,7 @@ namespace warprow {
 //   a function of that query and its keys: bit-equal for any batch, chunk, block size and thread count.
 // Preconditions: Hq is a multiple of the number of KV heads; the cache is f32 or bf16 and holds this step's
 //   keys and values; scratch has paged_attention_scratch_bytes. Output rows of padding tokens are not
-//   written. CUDA: q, out and cache are all bf16, or all float32 (float32/f32_attention.h).
+//   written. CUDA: q, out and cache are all bf16, or all float32 (plain/plain_attention.h).
 // Origin: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Kwon et al.,
 //   "PagedAttention", 2023; sinks as in gpt-oss: a logit without a value.
 struct PagedAttentionArgs {

@@ -36,7 +36,7 @@ struct ExpertLinearArgs {
   int32_t n = 0;                // outputs of an expert
   const float* bias = nullptr;  // dev f32 [num_experts * n], or null
   float gate_limit = 0.0F;      // 0: SwiGLU
-  bool gelu = false;            // kSwiGlu: gelu, in its tanh form, in place of silu; CPU
+  bool gelu = false;            // kSwiGlu: gelu, in its tanh form, in place of silu
   ActView y;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;  // CPU

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/math.h"
 #include "kernels/cuda/vector_access.cuh"
+#include "kernels/experts/expert_gate.cuh"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/sm90_expert_gemm.h"
 
@@ -49,7 +50,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   const int64_t num_rows = args.x_by_row ? args.x.shape[0] : args.x.shape[0] / lists.num_chosen;
   const int64_t num_slots = num_rows * lists.num_chosen;
   WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
-  WR_CHECK(!args.gelu, "experts with gelu are not supported on CUDA");
+  WR_CHECK(!args.gelu || args.gate_limit == 0.0F, "gelu with a limit");
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
   WR_CHECK(wide || mxfp4 || args.w.kind == PackedKind::kBF16);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
@@ -76,7 +77,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .num_chosen = lists.num_chosen,
       .w = args.w.data,
       .bias = args.bias,
-      .gate_limit = args.gate_limit,
+      .gate_limit = args.gelu ? kGeluGate : args.gate_limit,
       .y = args.y.data,
       .y_stride = args.y.stride,
       .tiles = lists.tiles.data,

@@ -134,6 +134,48 @@ struct ExpertW<PackedKind::kMxfp4> {
   // the next one dequantises. Other warpgroups keep the tensor cores busy.
   static constexpr int kPending = 0;
 
+  // A lane's 32 numbers of a tile, and their scales.
+  class Numbers {
+   public:
+    // w: the tile. thread: of 128.
+    __device__ __forceinline__ Numbers(uint32_t w, int thread) {
+      const uint4 four = load_shared_four(w + thread * 16);
+      words_[0] = four.x;
+      words_[1] = four.y;
+      words_[2] = four.z;
+      words_[3] = four.w;
+      const uint32_t scales = load_shared(w + kMxfp4NumberBytes + thread / 4 * 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        factors_[i] = __byte_perm(scales, 0, 0x4040 + i * 0x0101) << 7;
+      }
+    }
+
+    // Those of inputs 16 i to 16 i + 15 as pairs of bf16, exactly: the four registers of operand A.
+    __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[4]) const {
+      // As bf16: sign, and exponent and fraction of 2^-126 times the number.
+      constexpr uint32_t kNumber = 0x81c081c0;
+      const uint32_t w = words_[i];
+      const uint32_t pairs[4] = {
+          w & kNumber,
+          w << 3 & kNumber,
+          w << 6 & kNumber,
+          (w << 1 & 0x80008000) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0),
+      };
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        asm("mul.rn.bf16x2 %0, %1, %2;"
+            : "=r"(d[j])
+            : "r"(pairs[j]), "r"(factors_[j % 2 * 2 + i / 2]));
+      }
+    }
+
+   private:
+    uint32_t words_[4];
+    // Of the upper row's two groups of 32 inputs, then of the lower's: 2^126 times the scale.
+    uint32_t factors_[4];
+  };
+
   __device__ static int num_tiles(int n, int first, int count) {
     return max(0, min(count, (n + 63) / 64 - first));
   }
@@ -169,46 +211,18 @@ struct ExpertW<PackedKind::kMxfp4> {
                                                   uint32_t w,
                                                   uint32_t x,
                                                   int thread) {
+    const Numbers numbers(w, thread);
     uint32_t d[4][4];
-    dequantise(
-        load_shared_four(w + thread * 16), load_shared(w + kMxfp4NumberBytes + thread / 4 * 4), d);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      numbers.dequantise(i, d[i]);
+    }
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       wgmma(sum, d[i], wgmma_operand(x + i * 32, 1024, 16));
     }
     wgmma_commit();
-  }
-
-  // The 32 fp4 numbers of a lane as pairs of bf16, exactly: for each of four wgmmas its four registers of operand A.
-  __device__ __forceinline__ static void dequantise(const uint4& numbers,
-                                                    uint32_t scales,
-                                                    uint32_t (&d)[4][4]) {
-    const uint32_t words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
-    uint32_t factors
-        [4];  // of the upper row's two groups of 32 inputs, then of the lower's: 2^126 times the scale
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      factors[i] = __byte_perm(scales, 0, 0x4040 + i * 0x0101) << 7;
-    }
-    constexpr uint32_t kNumber =
-        0x81c081c0;  // as bf16: sign, and exponent and fraction of 2^-126 times the number
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t w = words[i];
-      const uint32_t pairs[4] = {
-          w & kNumber,
-          w << 3 & kNumber,
-          w << 6 & kNumber,
-          (w << 1 & 0x80008000) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0),
-      };
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        asm("mul.rn.bf16x2 %0, %1, %2;"
-            : "=r"(d[i][j])
-            : "r"(pairs[j]), "r"(factors[j % 2 * 2 + i / 2]));
-      }
-    }
   }
 };
 

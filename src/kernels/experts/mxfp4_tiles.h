@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/hd.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,6 +38,36 @@ inline constexpr int32_t kMaxMxfp4Scale = 128;
 //           up rows.
 //  kAlternating: the same of rows that alternate: gate, up, gate, ...
 enum class Mxfp4Rows : uint8_t { kPlain, kHalves, kAlternating };
+
+// The row of an expert's matrix that is row `r` of tile `tile`; -1: none.
+WR_HD constexpr int64_t mxfp4_matrix_row(int64_t tile, int64_t r, int64_t rows, Mxfp4Rows order) {
+  if (order == Mxfp4Rows::kPlain) {
+    const int64_t row = tile * kMxfp4TileRows + r;
+    return row < rows ? row : -1;
+  }
+  const int64_t output = tile * (kMxfp4TileRows / 2) + r / 16 * 8 + r % 8;
+  const int64_t half = r % 16 / 8;
+  if (output >= rows / 2) {
+    return -1;
+  }
+  return order == Mxfp4Rows::kHalves ? half * (rows / 2) + output : 2 * output + half;
+}
+
+// The bits of a number, number i of a half word, in their places.
+WR_HD constexpr uint32_t mxfp4_spread(uint32_t number, int i) {
+  const uint32_t sign = number >> 3 & 1U;
+  const uint32_t rest = number & 7U;  // e f m
+  switch (i) {
+    case 0:
+      return sign << 15 | rest << 6;
+    case 1:
+      return sign << 12 | rest << 3;
+    case 2:
+      return sign << 9 | rest;
+    default:
+      return sign << 14 | (rest & 4U) << 11 | (rest & 3U) << 10;
+  }
+}
 
 // Bytes of a matrix.
 [[nodiscard]] size_t mxfp4_tiles_bytes(int64_t rows, int64_t cols);

@@ -3,6 +3,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/vector_access.cuh"
+#include "kernels/experts/expert_gate.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
 
 #include <algorithm>
@@ -23,6 +24,9 @@ constexpr int kPlaces = 8;
 constexpr int kStep = 32;
 
 __device__ float gated_exactly(float gate, float up, float limit) {
+  if (limit < 0.0F) {
+    return gate / (1.0F + expf(-gelu_argument(gate))) * up;
+  }
   if (limit == 0.0F) {
     return gate / (1.0F + expf(-gate)) * up;
   }

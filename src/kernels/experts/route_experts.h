@@ -27,7 +27,7 @@ enum class RouterScores : uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
 //   one CTA does both.
 // Numerics: float32. A row's choice and weights depend on its own logits alone.
 // Preconditions: num_chosen <= num_experts <= 1024, num_chosen <= 32. With several groups: equal ones of at least two
-//   experts, and num_chosen <= the experts of chosen_groups. CUDA: no kSigmoid, scale 1, no expert_scales.
+//   experts, and num_chosen <= the experts of chosen_groups. CUDA: at most 32 groups.
 // Origin: own; Shazeer et al., "Outrageously Large Neural Networks", 2017.
 struct RouteExpertsArgs {
   View<const float, 2> logits;

@@ -20,6 +20,7 @@ namespace {
 constexpr int kMaxWarps = 32;
 constexpr int kMaxRowsOfOne = 64;  // of one CTA
 constexpr int kMaxCtas = 64;
+constexpr int kMaxGroups = 32;  // a lane each
 
 struct Routing {
   const float* logits;
@@ -39,6 +40,12 @@ struct Routing {
   int32_t rows_of_cta;
   bool of_chosen;
   bool normalise;
+  bool by_sigmoid;
+  int32_t num_groups;
+  int32_t chosen_groups;
+  float scale;
+  const float* bias;           // or null
+  const float* expert_scales;  // or null
 
   [[nodiscard]] __device__ int rows() const {
     return num_rows == nullptr ? max_rows : min(max_rows, *num_rows);
@@ -49,6 +56,108 @@ struct Routing {
 __device__ __forceinline__ uint32_t ordered(float v) {
   const uint32_t bits = __float_as_uint(v);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+// The number of which `ordered` made this.
+__device__ __forceinline__ float number_of(uint32_t rank) {
+  return __uint_as_float((rank & 0x80000000U) != 0 ? rank & 0x7fffffffU : ~rank);
+}
+
+__device__ __forceinline__ float sigmoid(float v) {
+  return __fdiv_rn(1.0F, __fadd_rn(1.0F, expf(-v)));
+}
+
+// The sum of the two largest scores of a group.
+template <int kPerLane>
+__device__ float two_largest(const float (&scores)[kPerLane], int first, int size) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float sum = 0.0F;
+  int taken = -1;
+  for (int turn = 0; turn < 2; ++turn) {
+    uint32_t best = 0;
+    int at = INT32_MAX;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int expert = i * 32 + lane;
+      const bool counts = expert >= first && expert < first + size && expert != taken;
+      if (counts && ordered(scores[i]) > best) {
+        best = ordered(scores[i]);
+        at = expert;
+      }
+    }
+    const uint32_t top = __reduce_max_sync(~0U, best);
+    taken = static_cast<int>(__reduce_min_sync(~0U, best == top ? static_cast<uint32_t>(at) : ~0U));
+    sum = turn == 0 ? number_of(top) : __fadd_rn(sum, number_of(top));
+  }
+  return sum;
+}
+
+// Leaves the scores of the chosen groups' experts; those of others become -inf.
+template <int kPerLane>
+__device__ void keep_groups(const Routing& a, float (&scores)[kPerLane]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int size = a.num_experts / a.num_groups;
+  float mine = 0.0F;  // lane g: of group g
+  for (int g = 0; g < a.num_groups; ++g) {
+    const float sum = two_largest(scores, g * size, size);
+    mine = lane == g ? sum : mine;
+  }
+  int better = 0;
+  for (int other = 0; other < a.num_groups; ++other) {
+    const float theirs = __shfl_sync(~0U, mine, other);
+    better += theirs > mine || (theirs == mine && other < lane) ? 1 : 0;
+  }
+  const uint32_t kept = __ballot_sync(~0U, lane < a.num_groups && better < a.chosen_groups);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int group = (i * 32 + lane) / size;
+    if (group >= kMaxGroups || (kept >> group & 1U) == 0) {
+      scores[i] = -INFINITY;
+    }
+  }
+}
+
+// What a row's experts are chosen by.
+template <int kPerLane>
+__device__ void sigmoid_scores(const Routing& a,
+                               const float (&logits)[kPerLane],
+                               float (&scores)[kPerLane]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int expert = i * 32 + lane;
+    const bool has_bias = a.bias != nullptr && expert < a.num_experts;
+    scores[i] = __fadd_rn(sigmoid(logits[i]), has_bias ? a.bias[expert] : 0.0F);
+  }
+  if (a.chosen_groups < a.num_groups) {
+    keep_groups(a, scores);
+  }
+}
+
+// Lane j: the weight of choice j; `chosen` is its logit, `largest` that of choice 0.
+template <int kPerLane>
+__device__ float weight_of(const Routing& a,
+                           const float (&logit)[kPerLane],
+                           float chosen,
+                           float largest) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool is_choice = lane < a.num_chosen;
+  if (a.by_sigmoid) {
+    const float weight = is_choice ? sigmoid(chosen) : 0.0F;
+    return a.normalise ? __fdiv_rn(weight, __fadd_rn(sum_of_lanes(weight), 1e-20F)) : weight;
+  }
+  float weight = is_choice ? expf(chosen - largest) : 0.0F;
+  if (a.of_chosen) {
+    weight = weight / sum_of_lanes(weight);
+  } else {
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      sum += i * 32 + lane < a.num_experts ? expf(logit[i] - largest) : 0.0F;
+    }
+    weight = weight / sum_of_lanes(sum);
+  }
+  return a.normalise ? weight / sum_of_lanes(weight) : weight;
 }
 
 // One row, by a warp. Writes its weights, and its choices to `experts`.
@@ -62,11 +171,19 @@ __device__ void route_row(const Routing& a, int row, int32_t* experts) {
     const int expert = i * 32 + lane;
     logit[i] = expert < a.num_experts ? logits[expert] : 0.0F;
   }
+  float score[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    score[i] = logit[i];
+  }
+  if (a.by_sigmoid) {
+    sigmoid_scores(a, logit, score);
+  }
   // The rank of a number; 0: taken, or no expert. Only NaN with all bits set has rank 0 of itself.
   uint32_t rank[kPerLane];
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    rank[i] = i * 32 + lane < a.num_experts ? max(ordered(logit[i]), 1U) : 0U;
+    rank[i] = i * 32 + lane < a.num_experts ? max(ordered(score[i]), 1U) : 0U;
   }
   float largest = 0.0F;
   float chosen = 0.0F;  // lane j: the logit of choice j
@@ -97,20 +214,10 @@ __device__ void route_row(const Routing& a, int row, int32_t* experts) {
       rank[i] = i * 32 + lane == winner ? 0U : rank[i];
     }
   }
+  float weight = __fmul_rn(weight_of(a, logit, chosen, largest), a.scale);
   const bool is_choice = lane < a.num_chosen;
-  float weight = is_choice ? expf(chosen - largest) : 0.0F;
-  if (a.of_chosen) {
-    weight = weight / sum_of_lanes(weight);
-  } else {
-    float sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      sum += i * 32 + lane < a.num_experts ? expf(logit[i] - largest) : 0.0F;
-    }
-    weight = weight / sum_of_lanes(sum);
-  }
-  if (a.normalise) {
-    weight = weight / sum_of_lanes(weight);
+  if (is_choice && a.expert_scales != nullptr) {
+    weight = __fmul_rn(weight, a.expert_scales[choice]);
   }
   if (is_choice) {
     a.weights[row * a.weights_stride + lane] = weight;
@@ -403,9 +510,12 @@ void route_experts(Stream& stream, const RouteExpertsArgs& args) {
            "{} of {} experts",
            lists.num_chosen,
            lists.num_experts);
-  WR_CHECK(
-      args.scores != RouterScores::kSigmoid && args.scale == 1.0F && args.expert_scales.empty(),
-      "sigmoid scores and scales of experts are not supported on CUDA");
+  WR_CHECK(args.num_groups <= kMaxGroups && lists.num_experts % args.num_groups == 0,
+           "{} groups of {} experts",
+           args.num_groups,
+           lists.num_experts);
+  WR_CHECK(args.bias.empty() || args.bias.shape[0] == lists.num_experts);
+  WR_CHECK(args.expert_scales.empty() || args.expert_scales.shape[0] == lists.num_experts);
   WR_CHECK_EQ(lists.first.shape[0], lists.num_experts + 1);
   WR_CHECK_GE(lists.slots.shape[0], num_slots);
   WR_CHECK_GE(lists.places.shape[0], num_slots);
@@ -433,6 +543,12 @@ void route_experts(Stream& stream, const RouteExpertsArgs& args) {
       .rows_of_cta = 0,
       .of_chosen = args.scores == RouterScores::kSoftmaxOfChosen,
       .normalise = args.normalise,
+      .by_sigmoid = args.scores == RouterScores::kSigmoid,
+      .num_groups = args.num_groups,
+      .chosen_groups = args.chosen_groups,
+      .scale = args.scale,
+      .bias = args.bias.data,
+      .expert_scales = args.expert_scales.data,
   };
   const int per_lane = ceil_div(lists.num_experts, 32);
   if (per_lane <= 1) {

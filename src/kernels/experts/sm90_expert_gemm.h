@@ -16,7 +16,7 @@ struct ExpertGemmArgs {
   int32_t num_chosen;
   const void* w;         // [num_experts * n, k], or the tiles of each expert (mxfp4_tiles.h)
   const float* bias;     // [num_experts * n] or null
-  float gate_limit;      // as in expert_linear.h
+  float gate_limit;      // as in expert_linear.h; kGeluGate (expert_gate.cuh): gelu
   void* y;               // [places, outputs]
   int64_t y_stride;      // elements
   const int32_t* tiles;  // ExpertLists::tiles

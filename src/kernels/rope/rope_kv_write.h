@@ -23,8 +23,7 @@ namespace warprow {
 // Numerics: float32 without fused multiply-add, to round as transformers does; bf16 cache elements are
 //   rounded to nearest even.
 // Preconditions: q and k are rotated in place; rot_dim is even and at most head_dim_k, 0 for no rotation.
-//   Slot -1 is padding: nothing is written to the cache for it. Without KV heads q alone is rotated. CUDA: KV heads, no
-//   v_norm.
+//   Slot -1 is padding: nothing is written to the cache for it. Without KV heads q alone is rotated.
 // Origin: Su et al., "RoFormer", 2021 (interleaved); the half-split order is GPT-NeoX's.
 struct RopeKvWriteArgs {
   ActView qkv;

@@ -32,6 +32,7 @@ struct Heads {
   const int64_t* slots;
   const float* q_norm;  // null: none
   const float* k_norm;
+  const float* v_norm;
   T* k_cache;
   T* v_cache;
   int64_t block_stride;
@@ -77,7 +78,7 @@ __device__ __forceinline__ Head<T> head_of(const Heads<T>& a, T* row, int64_t sl
   const int v_head = h - num_rotated;
   return {row + int64_t{num_rotated} * a.dim_k + int64_t{v_head} * a.dim_v,
           slot < 0 ? nullptr : a.v_cache + in_cache(v_head),
-          nullptr,
+          a.v_norm,
           a.dim_v,
           false};
 }
@@ -131,7 +132,7 @@ __device__ __forceinline__ float norm_factor(float squares, int32_t dim, float e
 
 template <int kLanes>
 __device__ __forceinline__ void norm_head(const Heads<Bf16>& a,
-                                          bool normed,
+                                          const Head<Bf16>& head,
                                           const float (&weight)[kVec],
                                           float (&x)[kVec]) {
   float squares = 0.0F;
@@ -139,10 +140,10 @@ __device__ __forceinline__ void norm_head(const Heads<Bf16>& a,
   for (int i = 0; i < kVec; ++i) {
     squares = fmaf(x[i], x[i], squares);
   }
-  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), a.dim_k, a.norm_eps);
+  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), head.dim, a.norm_eps);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
-    x[i] = normed ? x[i] * factor * weight[i] : x[i];
+    x[i] = head.norm != nullptr ? x[i] * factor * weight[i] : x[i];
   }
 }
 
@@ -178,6 +179,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
       raw[r] = Quads<kInterleaved>(a, head, lane).load(head.at);
     }
   }
+  const bool norms = a.q_norm != nullptr || a.k_norm != nullptr || a.v_norm != nullptr;
   const bool turns = lane * kVec < a.rot_dim;
   float4 cos = {};
   float4 sin = {};
@@ -189,11 +191,11 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
   for (int r = 0; r < kRounds; ++r) {
     const Head<Bf16> head = head_of(a, row, slot, group + r * kHeads);
     const Quads<kInterleaved> quads(a, head, lane);
-    if (a.q_norm != nullptr || a.k_norm != nullptr || head.rotated) {
+    if (norms || head.rotated) {
       float x[kVec];
       unpack8(raw[r], x);
-      if (a.q_norm != nullptr || a.k_norm != nullptr) {
-        norm_head<kLanes>(a, head.norm != nullptr, weight[r], x);
+      if (norms) {
+        norm_head<kLanes>(a, head, weight[r], x);
       }
       if (head.rotated && turns) {
         rotate<kInterleaved>(cos, sin, x);
@@ -227,7 +229,7 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T> a) {
       const float v = to_float(head.at[i]);
       squares = fmaf(v, v, squares);
     }
-    factor = norm_factor(sum_of_lanes<32>(squares), a.dim_k, a.norm_eps);
+    factor = norm_factor(sum_of_lanes<32>(squares), head.dim, a.norm_eps);
   }
   const auto normed = [&](int i) {
     const float v = to_float(head.at[i]);
@@ -266,6 +268,7 @@ bool fits_vec(const RopeKvWriteArgs& args) {
          rows_fit_vec(args.sin.data, args.sin.stride[0], sizeof(float)) &&
          rows_fit_vec(args.q_norm.data, 0, sizeof(float)) &&
          rows_fit_vec(args.k_norm.data, 0, sizeof(float)) &&
+         rows_fit_vec(args.v_norm.data, 0, sizeof(float)) &&
          rows_fit_vec(kv.k, kv.block_stride, sizeof(Bf16)) &&
          rows_fit_vec(kv.v, kv.head_stride, sizeof(Bf16)) &&
          rows_fit_vec(kv.v, kv.token_stride, sizeof(Bf16));
@@ -335,9 +338,9 @@ void check_shapes(const RopeKvWriteArgs& args) {
     WR_CHECK_EQ(args.cos.shape[1], args.rot_dim / 2);
     WR_CHECK_EQ(args.sin.shape[1], args.rot_dim / 2);
   }
-  WR_CHECK(args.v_norm.empty() && kv.num_kv_heads > 0, "norms of values, or queries alone");
   WR_CHECK(args.q_norm.empty() || args.q_norm.shape[0] == kv.head_dim_k);
   WR_CHECK(args.k_norm.empty() || args.k_norm.shape[0] == kv.head_dim_k);
+  WR_CHECK(args.v_norm.empty() || args.v_norm.shape[0] == kv.head_dim_v);
 }
 
 template <typename T>
@@ -353,6 +356,7 @@ void write_as(Stream& stream, const RopeKvWriteArgs& args) {
       .slots = args.slot_mapping.data,
       .q_norm = args.q_norm.data,
       .k_norm = args.k_norm.data,
+      .v_norm = args.v_norm.data,
       .k_cache = reinterpret_cast<T*>(kv.k),
       .v_cache = reinterpret_cast<T*>(kv.v),
       .block_stride = kv.block_stride,

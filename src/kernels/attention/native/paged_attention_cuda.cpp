@@ -2,9 +2,9 @@
 #include "kernels/attention/paged_attention.h"
 
 #include "device/device.h"
-#include "kernels/attention/float32/f32_attention.h"
 #include "kernels/attention/native/params.h"
 #include "kernels/attention/native/scheduled_attention.h"
+#include "kernels/attention/plain/plain_attention.h"
 
 #include <algorithm>
 
@@ -218,7 +218,7 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
 
 void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
   if (args.kv.dtype == DType::kF32) {
-    return f32_attention(stream, args);
+    return plain_attention(stream, args);
   }
   const ScheduledAttentionArgs scheduled{args, args.causal ? args.window : 0};
   attention_schedule(stream, scheduled);

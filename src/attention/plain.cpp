@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention/float32.h"
+#include "attention/plain.h"
 
 #include "attention/paged_args.h"
-#include "kernels/attention/float32/f32_attention.h"
+#include "kernels/attention/plain/plain_attention.h"
 
 namespace warprow {
 namespace {
 
-constexpr AttentionCapabilities kCapabilities{
+constexpr AttentionCapabilities kFloat32{
     .name = "float32",
     .device = DeviceKind::kCuda,
     .min_compute_capability = 80,
-    .max_head_dim = cuda::kMaxF32HeadDim,
+    .max_head_dim = cuda::kMaxPlainHeadDim,
     .kv_f32 = true,
     .kv_nhd = true,
     .kv_apart = true,
@@ -27,9 +27,20 @@ constexpr AttentionCapabilities kCapabilities{
     .graph_support = GraphSupport::kAlways,
 };
 
-class Float32Attention final : public AttentionBackend {
+constexpr AttentionCapabilities kPlain = [] {
+  AttentionCapabilities can = kFloat32;
+  can.name = "plain";
+  can.kv_f32 = false;
+  can.kv_bf16 = true;
+  return can;
+}();
+
+class PlainAttention final : public AttentionBackend {
  public:
-  [[nodiscard]] const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+  explicit PlainAttention(const AttentionCapabilities& capabilities)
+      : capabilities_(capabilities) {}
+
+  [[nodiscard]] const AttentionCapabilities& capabilities() const override { return capabilities_; }
 
   void allocate(Arena& /*workspace*/,
                 Device& /*device*/,
@@ -47,15 +58,22 @@ class Float32Attention final : public AttentionBackend {
     PagedAttentionArgs args;
     set_batch(args, metadata);
     set_call(args, call);
-    paged_attention(stream, args);
+    cuda::plain_attention(stream, args);
   }
+
+ private:
+  const AttentionCapabilities& capabilities_;
 };
 
 }  // namespace
 
-const AttentionCapabilities& float32_attention_capabilities() { return kCapabilities; }
+const AttentionCapabilities& float32_attention_capabilities() { return kFloat32; }
 std::unique_ptr<AttentionBackend> make_float32_attention() {
-  return std::make_unique<Float32Attention>();
+  return std::make_unique<PlainAttention>(kFloat32);
+}
+const AttentionCapabilities& plain_attention_capabilities() { return kPlain; }
+std::unique_ptr<AttentionBackend> make_plain_attention() {
+  return std::make_unique<PlainAttention>(kPlain);
 }
 
 }  // namespace warprow

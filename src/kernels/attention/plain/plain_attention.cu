@@ -2,26 +2,27 @@
 #include "base/check.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/attention/float32/f32_attention.h"
+#include "kernels/attention/plain/plain_attention.h"
 #include "kernels/cuda/vector_access.cuh"
+
+#include <algorithm>
 
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 128;  // and keys of a tile
 constexpr int kWarps = kThreads / 32;
-constexpr int kElements = kMaxF32HeadDim / kThreads;  // of the output, in a thread
-
+template <typename T>
 struct Params {
-  const float* q;
+  const T* q;
   int64_t q_stride;
-  float* out;
+  T* out;
   int64_t out_stride;
   float* lse;  // or null
   int64_t lse_stride;
   const float* sinks;  // or null
-  const float* k;
-  const float* v;
+  const T* k;
+  const T* v;
   int64_t block_stride;
   int64_t head_stride;
   int64_t token_stride;
@@ -47,7 +48,8 @@ struct Query {
   int32_t end = 0;
 };
 
-__device__ __forceinline__ Query query_of(const Params& p, int32_t tok) {
+template <typename T>
+__device__ __forceinline__ Query query_of(const Params<T>& p, int32_t tok) {
   if (tok >= p.query_start_loc[p.num_rows]) {
     return {};
   }
@@ -86,21 +88,25 @@ __device__ __forceinline__ float max_of_block(float v, float (&maxima)[kWarps]) 
   return v;
 }
 
-__device__ __forceinline__ float score_of(const Params& p, const float* q, const float* key) {
+template <typename T>
+__device__ __forceinline__ float score_of(const Params<T>& p, const float* q, const T* key) {
   float dot = 0.0F;
-  for (int d = 0; d < p.dim_k; d += 4) {
-    const float4 k = *reinterpret_cast<const float4*>(key + d);
-    dot = __fmaf_rn(q[d], k.x, dot);
-    dot = __fmaf_rn(q[d + 1], k.y, dot);
-    dot = __fmaf_rn(q[d + 2], k.z, dot);
-    dot = __fmaf_rn(q[d + 3], k.w, dot);
+  for (int d = 0; d < p.dim_k; d += kVec) {
+    float k[kVec];
+    load8(key + d, k);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      dot = __fmaf_rn(q[d + i], k[i], dot);
+    }
   }
   const float score = __fmul_rn(dot, p.scale);
   return p.soft_cap > 0.0F ? p.soft_cap * tanhf(score / p.soft_cap) : score;
 }
 
-__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Params p) {
-  __shared__ float q[kMaxF32HeadDim];
+// kElements: of the output, in a thread.
+template <typename T, int kElements>
+__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Params<T> p) {
+  __shared__ float q[kElements * kThreads];
   __shared__ float weights[kThreads];
   __shared__ int64_t places[kThreads];  // of the tile's keys, in elements
   __shared__ float maxima[kWarps];
@@ -114,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Param
     return;
   }
   for (int d = thread; d < p.dim_k; d += kThreads) {
-    q[d] = p.q[tok * p.q_stride + int64_t{head} * p.dim_k + d];
+    q[d] = to_float(p.q[tok * p.q_stride + int64_t{head} * p.dim_k + d]);
   }
   float top = -INFINITY;
   float sum = 0.0F;
@@ -140,13 +146,13 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Param
     float tile_out[kElements] = {};
     for (int32_t i = from; i < to; ++i) {
       const float weight = weights[i];
-      const float* value = p.v + places[i];
+      const T* value = p.v + places[i];
       tile_sum = __fadd_rn(tile_sum, weight);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         const int32_t d = thread + e * kThreads;
         if (d < p.dim_v) {
-          tile_out[e] = __fmaf_rn(weight, value[d], tile_out[e]);
+          tile_out[e] = __fmaf_rn(weight, to_float(value[d]), tile_out[e]);
         }
       }
     }
@@ -168,8 +174,8 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Param
   for (int e = 0; e < kElements; ++e) {
     const int32_t d = thread + e * kThreads;
     if (d < p.dim_v) {
-      p.out[tok * p.out_stride + int64_t{head} * p.dim_v + d] =
-          __fdiv_rn(__fmul_rn(out[e], shrink), sum);
+      store(p.out + tok * p.out_stride + int64_t{head} * p.dim_v + d,
+            __fdiv_rn(__fmul_rn(out[e], shrink), sum));
     }
   }
   if (p.lse != nullptr && thread == 0) {
@@ -180,16 +186,17 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Param
 void check_args(const PagedAttentionArgs& args) {
   const KvLayerView& kv = args.kv;
   const int64_t rows = args.seq_lens.shape[0];
-  WR_CHECK(kv.dtype == DType::kF32 && args.q.dtype == DType::kF32 && args.out.dtype == DType::kF32,
-           "float32 cache, queries and outputs wanted");
-  WR_CHECK(kv.head_dim_k % 4 == 0 && kv.head_dim_v % 4 == 0 && kv.head_dim_k <= kMaxF32HeadDim &&
-               kv.head_dim_v <= kMaxF32HeadDim,
+  WR_CHECK((kv.dtype == DType::kF32 || kv.dtype == DType::kBF16) && args.q.dtype == kv.dtype &&
+               args.out.dtype == kv.dtype,
+           "cache, queries and outputs of one type wanted, float32 or bf16");
+  WR_CHECK(kv.head_dim_k % kVec == 0 && kv.head_dim_v % kVec == 0 &&
+               kv.head_dim_k <= kMaxPlainHeadDim && kv.head_dim_v <= kMaxPlainHeadDim,
            "head sizes {} and {}",
            kv.head_dim_k,
            kv.head_dim_v);
-  WR_CHECK(rows_fit_vec(kv.k, kv.block_stride, sizeof(float)) &&
-           rows_fit_vec(kv.k, kv.head_stride, sizeof(float)) &&
-           rows_fit_vec(kv.k, kv.token_stride, sizeof(float)));
+  const size_t bytes = dtype_bytes(kv.dtype);
+  WR_CHECK(rows_fit_vec(kv.k, kv.block_stride, bytes) &&
+           rows_fit_vec(kv.k, kv.head_stride, bytes) && rows_fit_vec(kv.k, kv.token_stride, bytes));
   WR_CHECK_GT(kv.num_kv_heads, 0);
   WR_CHECK_EQ(args.num_q_heads % kv.num_kv_heads, 0);
   WR_CHECK_EQ(args.q.shape[0], args.out.shape[0]);
@@ -199,41 +206,60 @@ void check_args(const PagedAttentionArgs& args) {
   WR_CHECK_EQ(args.query_start_loc.shape[0], rows + 1);
 }
 
+template <typename T, int kElements>
+void launch_elements(Stream& stream, const PagedAttentionArgs& args) {
+  const KvLayerView& kv = args.kv;
+  const Params<T> params{.q = static_cast<const T*>(args.q.data),
+                         .q_stride = args.q.stride,
+                         .out = static_cast<T*>(args.out.data),
+                         .out_stride = args.out.stride,
+                         .lse = args.lse.data,
+                         .lse_stride = args.lse.stride[0],
+                         .sinks = args.sinks.data,
+                         .k = reinterpret_cast<const T*>(kv.k),
+                         .v = reinterpret_cast<const T*>(kv.v),
+                         .block_stride = kv.block_stride,
+                         .head_stride = kv.head_stride,
+                         .token_stride = kv.token_stride,
+                         .block_table = args.block_table,
+                         .idx_mapping = args.idx_mapping.data,
+                         .query_start_loc = args.query_start_loc.data,
+                         .seq_lens = args.seq_lens.data,
+                         .num_rows = static_cast<int32_t>(args.seq_lens.shape[0]),
+                         .block_size = kv.block_size,
+                         .group = args.num_q_heads / kv.num_kv_heads,
+                         .dim_k = kv.head_dim_k,
+                         .dim_v = kv.head_dim_v,
+                         .window = args.window,
+                         .scale = args.scale,
+                         .soft_cap = args.soft_cap,
+                         .causal = args.causal};
+  const dim3 grid(static_cast<unsigned>(args.q.shape[0]), static_cast<unsigned>(args.num_q_heads));
+  launch(stream, "plain_attention", {grid, kThreads}, attend<T, kElements>, params);
+}
+
+template <typename T>
+void launch_type(Stream& stream, const PagedAttentionArgs& args) {
+  static_assert(kMaxPlainHeadDim == 4 * kThreads);
+  if (std::max(args.kv.head_dim_k, args.kv.head_dim_v) <= 2 * kThreads) {
+    launch_elements<T, 2>(stream, args);
+  } else {
+    launch_elements<T, 4>(stream, args);
+  }
+}
+
 }  // namespace
 
-void f32_attention(Stream& stream, const PagedAttentionArgs& args) {
+void plain_attention(Stream& stream, const PagedAttentionArgs& args) {
   check_args(args);
   if (args.q.shape[0] == 0 || args.seq_lens.shape[0] == 0) {
     return;
   }
-  const KvLayerView& kv = args.kv;
-  const Params params{.q = static_cast<const float*>(args.q.data),
-                      .q_stride = args.q.stride,
-                      .out = static_cast<float*>(args.out.data),
-                      .out_stride = args.out.stride,
-                      .lse = args.lse.data,
-                      .lse_stride = args.lse.stride[0],
-                      .sinks = args.sinks.data,
-                      .k = reinterpret_cast<const float*>(kv.k),
-                      .v = reinterpret_cast<const float*>(kv.v),
-                      .block_stride = kv.block_stride,
-                      .head_stride = kv.head_stride,
-                      .token_stride = kv.token_stride,
-                      .block_table = args.block_table,
-                      .idx_mapping = args.idx_mapping.data,
-                      .query_start_loc = args.query_start_loc.data,
-                      .seq_lens = args.seq_lens.data,
-                      .num_rows = static_cast<int32_t>(args.seq_lens.shape[0]),
-                      .block_size = kv.block_size,
-                      .group = args.num_q_heads / kv.num_kv_heads,
-                      .dim_k = kv.head_dim_k,
-                      .dim_v = kv.head_dim_v,
-                      .window = args.window,
-                      .scale = args.scale,
-                      .soft_cap = args.soft_cap,
-                      .causal = args.causal};
-  const dim3 grid(static_cast<unsigned>(args.q.shape[0]), static_cast<unsigned>(args.num_q_heads));
-  launch(stream, "f32_attention", {grid, kThreads}, attend, params);
+  if (args.kv.dtype == DType::kF32) {
+    launch_type<float>(stream, args);
+  } else {
+    launch_type<Bf16>(stream, args);
+  }
 }
 
 }  // namespace warprow::cuda
