@@ -77,7 +77,7 @@ class NativeAttention final : public AttentionBackend {
     args.scratch = scratch_;
     args.num_decode_rows = metadata.batch.num_decode_rows;
     args.num_decode_toks = metadata.batch.num_decode_toks;
-    args.decode_len = limits_.decode_len;
+    args.decode_len = metadata.batch.decode_len;
     args.batch_invariant = limits_.batch_invariant;
     args.schedule_window = window_;
     return args;

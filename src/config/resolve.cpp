@@ -19,6 +19,8 @@ constexpr int32_t kCpuBatchedTokens = 512;
 constexpr int64_t kCpuKvBytes = int64_t{2} << 30;
 // A step of n tokens takes about 1 + kCpuDraftCost * (n - 1) times as long as one of a token (docs/adr/0030).
 constexpr double kCpuDraftCost = 0.15;
+// A step of more tokens than this takes longer, on Hopper with bf16 weights (docs/adr/0038).
+constexpr double kGpuDraftKnee = 180;
 constexpr int32_t kGpuSeqs = 1024;
 constexpr int32_t kGpuBatchedTokens = 8192;
 
@@ -90,21 +92,16 @@ void decide_batch_invariance(ResolvedConfig& config, const HostFacts& host) {
   }
 }
 
-// Drafts are verified on a GPU too, but nothing makes them there yet.
 Result<void> decide_speculation(ResolvedConfig& config) {
   Result<Speculation> speculation = read_speculation(config);
   if (!speculation) {
     return tl::unexpected(speculation.error());
   }
-  if (speculation->is_on() && config.device != "cpu") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: speculative decoding has no kernels for {} yet; use --device cpu, "
-                            "or leave it out",
-                            config.spec_method.empty() ? "--speculative-config" : "--spec-method",
-                            config.device));
-  }
   config.speculation = *speculation;
-  config.draft_cost = speculation->is_on() && speculation->adaptive ? kCpuDraftCost : 0;
+  if (speculation->is_on() && speculation->adaptive) {
+    (config.device == "cpu" ? config.draft_cost : config.draft_knee) =
+        config.device == "cpu" ? kCpuDraftCost : kGpuDraftKnee;
+  }
   return {};
 }
 

@@ -31,6 +31,7 @@ struct ResolvedConfig : EngineConfig {
   Speculation speculation{};
   // What one more token costs a step, in units of a step with one; 0: every row drafts as many tokens as it may.
   double draft_cost = 0;
+  double draft_knee = 0;  // SchedulerConfig::draft_knee
 };
 
 // The only place where hardware changes a setting. An error names the flags, their values and the

@@ -17,9 +17,10 @@ using Json = nlohmann::ordered_json;
 constexpr int32_t kDefaultDrafts = 4;
 constexpr int32_t kDefaultLookup = 5;  // vLLM's, for both ends of the range
 constexpr int32_t kMaxLookup = 32;
-constexpr const char* kMethods = "ngram";
+constexpr const char* kMethods = "ngram, draft_model";
 constexpr const char* kKeys =
-    "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, adaptive";
+    "method, num_speculative_tokens, model, draft_tensor_parallel_size, prompt_lookup_min, "
+    "prompt_lookup_max, adaptive";
 
 // What the settings say, before defaults and checks of one value against another.
 struct Given {
@@ -27,6 +28,7 @@ struct Given {
   int32_t num_drafts = 0;  // 0: not given, as the next two
   int32_t lookup_min = 0;
   int32_t lookup_max = 0;
+  std::string model;
   bool adaptive = true;
 };
 
@@ -50,6 +52,19 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
     }
     given.method = value.get<std::string>();
     return {};
+  }
+  if (key == "model") {
+    if (!value.is_string() || value.get<std::string>().empty()) {
+      return refuse(fmt::format("model: {} is not the name of a model", value.dump()));
+    }
+    given.model = value.get<std::string>();
+    return {};
+  }
+  if (key == "draft_tensor_parallel_size") {
+    return value == 1 ? Result<void>()
+                      : refuse(fmt::format("draft_tensor_parallel_size: {} is not supported; a "
+                                           "draft model runs on 1 rank",
+                                           value.dump()));
   }
   if (key == "num_speculative_tokens") {
     return read_count(key, value, kMaxDrafts, given.num_drafts);
@@ -85,7 +100,10 @@ Result<Given> read_json(const std::string& text) {
     }
   }
   if (given.method.empty()) {
-    return refuse(fmt::format("method is missing; the methods are {}", kMethods));
+    if (given.model.empty()) {
+      return refuse(fmt::format("method is missing; the methods are {}", kMethods));
+    }
+    given.method = "draft_model";  // as vLLM takes a model without a method
   }
   return given;
 }
@@ -121,6 +139,23 @@ Result<void> add_flags(const EngineConfig& settings, Given& given) {
   return {};
 }
 
+Result<Speculation> read_draft_model(const Given& given, Speculation result) {
+  if (given.model.empty()) {
+    return refuse("model is missing; the method draft_model needs the name of a smaller model");
+  }
+  if (given.lookup_min + given.lookup_max > 0) {
+    return refuse("prompt_lookup_min and prompt_lookup_max have no use with the method draft_model");
+  }
+  if (result.num_drafts > kMaxModelDrafts) {
+    return refuse(fmt::format("num_speculative_tokens: {} is above {}, the most of a draft model",
+                              result.num_drafts,
+                              kMaxModelDrafts));
+  }
+  result.method = Speculation::Method::kDraftModel;
+  result.model = given.model;
+  return result;
+}
+
 }  // namespace
 
 Result<Speculation> read_speculation(const EngineConfig& settings) {
@@ -138,7 +173,7 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   if (given.method.empty()) {
     return Speculation();
   }
-  if (given.method != "ngram") {
+  if (given.method != "ngram" && given.method != "draft_model") {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}: method '{}' is not supported; the methods are {}",
                             settings.spec_method.empty() ? "--speculative-config" : "--spec-method",
@@ -146,8 +181,15 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
                             kMethods));
   }
   Speculation result;
-  result.method = Speculation::Method::kNgram;
   result.num_drafts = given.num_drafts > 0 ? given.num_drafts : kDefaultDrafts;
+  result.adaptive = given.adaptive;
+  if (given.method == "draft_model") {
+    return read_draft_model(given, std::move(result));
+  }
+  if (!given.model.empty()) {
+    return refuse(fmt::format("model: '{}' has no use with the method ngram", given.model));
+  }
+  result.method = Speculation::Method::kNgram;
   const int32_t lookup = given.lookup_max + given.lookup_min > 0 ? 0 : kDefaultLookup;
   // One end that is given alone is the other one too.
   result.prompt_lookup_min =
@@ -159,7 +201,6 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
                               result.prompt_lookup_min,
                               result.prompt_lookup_max));
   }
-  result.adaptive = given.adaptive;
   return result;
 }
 

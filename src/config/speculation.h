@@ -5,17 +5,20 @@
 #include "config/engine_config.h"
 
 #include <cstdint>
+#include <string>
 
 namespace warprow {
 
 // The most draft tokens that a row may have in a step.
 inline constexpr int32_t kMaxDrafts = 16;
+inline constexpr int32_t kMaxModelDrafts = 12;  // the same for drafts of a model
 
 // How drafts are made, read from --speculative-config or --spec-method. Keys and defaults are vLLM's.
 struct Speculation {
   enum class Method : uint8_t {
     kNone,
     kNgram,  // the tokens that followed an earlier occurrence of the row's last tokens
+    kDraftModel,  // the most likely tokens of a smaller model
   };
 
   Method method = Method::kNone;
@@ -23,9 +26,14 @@ struct Speculation {
   // Tokens that an earlier occurrence must have in common with the row's end; 1 <= min <= max.
   int32_t prompt_lookup_min = 0;
   int32_t prompt_lookup_max = 0;
+  std::string model;     // kDraftModel: a path or name, as of the engine's model
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }
+  // Positions behind a step's tokens that the proposer writes keys and values of.
+  [[nodiscard]] int32_t lookahead() const {
+    return method == Method::kDraftModel ? num_drafts : 0;
+  }
 };
 
 // The settings' speculation; kNone if no setting asks for one. An error names the setting, the key, its value and what

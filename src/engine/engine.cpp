@@ -65,7 +65,9 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.max_prefill_pairs = facts.max_prefill_pairs;
   result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
+  result.draft_lookahead = facts.draft_lookahead;
   result.draft_cost = facts.draft_cost;
+  result.draft_knee = facts.draft_knee;
   result.num_stages = config.pipeline_parallel_size;
   result.max_concurrent_steps =
       config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;

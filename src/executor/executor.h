@@ -35,7 +35,9 @@ struct ModelFacts {
   int32_t min_deep_chunk = 1;                // as in SchedulerConfig
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
-  double draft_cost = 0;   // as in SchedulerConfig
+  int32_t draft_lookahead = 0;  // as in SchedulerConfig, as the next two
+  double draft_cost = 0;
+  double draft_knee = 0;
   PoolingFacts pooling;    // of a pooling model
 };
 

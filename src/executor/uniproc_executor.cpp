@@ -44,7 +44,9 @@ class UniprocExecutor final : public Executor {
               deep.min_chunk,
               mine.config.enable_hidden_states,
               mine.runner.max_drafts,
+              mine.runner.draft_lookahead,
               mine.config.draft_cost,
+              mine.config.draft_knee,
               mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts};
     allocations_before_ = counted_allocations();
   }

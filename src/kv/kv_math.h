@@ -26,9 +26,12 @@ namespace warprow {
 }
 
 // How far a row's steps may run past its end: by the drafts of the steps in flight, since the host learns of
-// accepted drafts late. Those tokens are dropped.
-[[nodiscard]] constexpr int32_t draft_overhang(int32_t max_steps_in_flight, int32_t num_drafts) {
-  return max_steps_in_flight * num_drafts;
+// accepted drafts late. Those tokens are dropped. lookahead: positions behind a step's tokens that a proposer with keys
+// and values of its own writes.
+[[nodiscard]] constexpr int32_t draft_overhang(int32_t max_steps_in_flight,
+                                               int32_t num_drafts,
+                                               int32_t lookahead) {
+  return max_steps_in_flight * num_drafts + lookahead;
 }
 
 // The first token that the query at position `num_computed` can still see through a window of `window` tokens

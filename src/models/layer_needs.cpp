@@ -38,28 +38,43 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
   return needs;
 }
 
-Result<KvPlan> plan_kv(const DecoderSpec& spec,
+Result<KvPlan> plan_kv(std::span<const DecoderSpec* const> models,
                        const KvOptions& options,
                        std::span<const std::string> backends) {
-  const std::vector<KvNeed> all = kv_needs(spec, options, backends);
-  std::vector<KvNeed> needs;  // of the layers with keys and values
-  for (size_t l = 0; l < all.size(); ++l) {
-    if (spec.layers[l].attention.has_own_kv()) {
-      needs.push_back(all[l]);
+  std::vector<std::vector<KvNeed>> needs(models.size());  // of the layers with keys and values
+  for (size_t m = 0; m < models.size(); ++m) {
+    const std::vector<KvNeed> all =
+        kv_needs(*models[m], options, m == 0 ? backends : std::span<const std::string>());
+    for (size_t l = 0; l < all.size(); ++l) {
+      if (models[m]->layers[l].attention.has_own_kv()) {
+        needs[m].push_back(all[l]);
+      }
     }
   }
-  Result<KvPlan> plan = plan_kv({&needs, 1}, options.layout);
+  Result<KvPlan> plan = plan_kv(needs, options.layout);
   if (!plan) {
     return plan;
   }
   std::vector<LayerKvPlace> places;
+  plan->first_layer.clear();
   auto own = plan->layers.begin();
-  for (const LayerSpec& layer : spec.layers) {
-    const int32_t source = layer.attention.kv_source;
-    places.push_back(source == kOwnKv ? *own++ : places[static_cast<size_t>(source)]);
+  for (const DecoderSpec* model : models) {
+    const size_t first = places.size();
+    plan->first_layer.push_back(static_cast<int32_t>(first));
+    for (const LayerSpec& layer : model->layers) {
+      const int32_t source = layer.attention.kv_source;
+      places.push_back(source == kOwnKv ? *own++ : places[first + static_cast<size_t>(source)]);
+    }
   }
   plan->layers = std::move(places);
   return plan;
+}
+
+Result<KvPlan> plan_kv(const DecoderSpec& spec,
+                       const KvOptions& options,
+                       std::span<const std::string> backends) {
+  const DecoderSpec* const model = &spec;
+  return plan_kv({&model, 1}, options, backends);
 }
 
 std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers,

@@ -28,7 +28,12 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
                              std::span<const std::string> backends = {});
 
-// The plan of a rank with this one model. A layer that reads another's keys and values has that one's place.
+// The plan of a rank with these models. A layer that reads another's keys and values has that one's place. backends: of
+// the first model's layers; those of the others are chosen.
+Result<KvPlan> plan_kv(std::span<const DecoderSpec* const> models,
+                       const KvOptions& options,
+                       std::span<const std::string> backends = {});
+// The same with one model.
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
                        const KvOptions& options,
                        std::span<const std::string> backends = {});

@@ -23,8 +23,13 @@ AttentionGroups::AttentionGroups(Device& device,
   need.max_num_toks = limits.max_num_toks;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const auto group = static_cast<int32_t>(g);
-    backends_.push_back(value_or_throw(make_attention_backend(
-        kv.backends[g], device.facts(), attention_needs(layers, kv, group, need))));
+    const std::vector<AttentionNeed> needs = attention_needs(layers, kv, group, need);
+    if (needs.empty()) {
+      backends_.push_back(nullptr);
+      continue;
+    }
+    backends_.push_back(
+        value_or_throw(make_attention_backend(kv.backends[g], device.facts(), needs)));
     AttentionLimits of_group;
     of_group.kv = kv_layer_view({groups_, 0}, {group, 0}, nullptr);
     of_group.num_heads = kv.num_heads[g];
@@ -51,8 +56,12 @@ void AttentionGroups::prepare(Stream& stream,
                 batch.num_rows_padded,
                 batch.num_toks_padded,
                 batch.num_decode_rows,
-                batch.num_decode_toks};
+                batch.num_decode_toks,
+                batch.decode_len};
   for (size_t g = 0; g < groups_.size(); ++g) {
+    if (backends_[g] == nullptr) {
+      continue;
+    }
     base.block_table = tables.view(static_cast<int32_t>(g));
     base.slot_mapping = make_view<const int64_t>(
         inputs.slot_mapping + static_cast<int64_t>(g) * max_toks, max_toks);
@@ -63,7 +72,9 @@ void AttentionGroups::prepare(Stream& stream,
 GraphSupport AttentionGroups::graph_support() const {
   auto weakest = GraphSupport::kAlways;
   for (const auto& backend : backends_) {
-    weakest = std::min(weakest, backend->capabilities().graph_support);
+    if (backend != nullptr) {
+      weakest = std::min(weakest, backend->capabilities().graph_support);
+    }
   }
   return weakest;
 }
@@ -71,6 +82,9 @@ GraphSupport AttentionGroups::graph_support() const {
 std::string AttentionGroups::names() const {
   std::string names;
   for (const auto& backend : backends_) {
+    if (backend == nullptr) {
+      continue;
+    }
     names += (names.empty() ? "" : ",") + std::string(backend->capabilities().name);
   }
   return names;

@@ -17,7 +17,7 @@
 
 namespace warprow {
 
-// The attention of each KV group: its backend, and the metadata of the step that runs.
+// The attention of each KV group that has layers of a model: its backend, and the metadata of the step that runs.
 //
 // Owns: the backends; their scratch lies in the workspace arena.
 // Thread: the runner's.
@@ -46,7 +46,7 @@ class AttentionGroups {
 
  private:
   std::vector<KvGroupSpec> groups_;
-  std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
+  std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group; null: no layers
   std::vector<ForwardGroup> forward_;                        // by KV group
 };
 

@@ -16,21 +16,23 @@ InputBuffers::InputBuffers(Arena& state, const StepLimits& limits, int32_t num_g
       logit_row(state.alloc<int32_t>(limits.max_logits())),
       logit_pos(state.alloc<int32_t>(limits.max_logits())) {}
 
-void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len) {
+void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t most_len) {
   rows.assign(scheduled.begin(), scheduled.end());
   // Insertion sort: stable, without the buffer that std::stable_sort would allocate. The scheduler
   // already puts running rows, which are nearly all decodes, before new ones, so there is little to
   // move.
-  const auto rank = [decode_len](const ScheduledRow& row) {
-    return row.num_tokens == decode_len ? 0 : row.num_tokens;
+  const auto rank = [most_len](const ScheduledRow& row) {
+    return row.num_tokens == most_len ? 0 : row.num_tokens;
   };
   num_decode_rows = 0;
   num_decode_toks = 0;
+  decode_len = 1;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t of_row = rank(rows[i]);
-    if (rows[i].num_tokens <= decode_len) {
+    if (rows[i].num_tokens <= most_len) {
       ++num_decode_rows;
       num_decode_toks += rows[i].num_tokens;
+      decode_len = std::max(decode_len, rows[i].num_tokens);
     }
     if (i > 0 && of_row < rank(rows[i - 1])) {
       const ScheduledRow row = rows[i];

@@ -51,6 +51,7 @@ struct InputBatch {
   int32_t num_logits_padded = 0;
   int32_t num_decode_rows = 0;  // the first rows, of at most StepLimits::decode_len() tokens each
   int32_t num_decode_toks = 0;  // of those rows
+  int32_t decode_len = 1;       // the most tokens of those rows
   int32_t num_prefill_rows = 0;
   uint32_t sample_rules = 0;  // SampleRules that any row needs
   GraphMode graph_mode = GraphMode::kNone;
@@ -61,10 +62,10 @@ struct InputBatch {
   StepRows device;                 // views of the uploaded arrays
   std::vector<ScheduledRow> rows;  // host, in batch order
 
-  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by token count; ties
-  // keep the scheduler's order. Counts the decode rows, those with at most decode_len tokens: attention backends
+  // Sorts the step's rows into batch order: rows with exactly `most_len` tokens first, then by token count; ties
+  // keep the scheduler's order. Counts the decode rows, those with at most most_len tokens: attention backends
   // split them from the others.
-  void order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len);
+  void order(const std::vector<ScheduledRow>& scheduled, int32_t most_len);
 };
 
 // The token count that all rows share, or 0 if they differ. Uniform graphs need it.

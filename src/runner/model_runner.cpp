@@ -384,6 +384,7 @@ void ModelRunner::pad_batch(const SchedulerOutput& step, bool eager) {
   if (choice.mode == GraphMode::kFull) {
     batch_.num_decode_rows = choice.query_len > 0 ? choice.num_rows : 0;
     batch_.num_decode_toks = choice.query_len * choice.num_rows;
+    batch_.decode_len = std::max(choice.query_len, 1);
   }
 }
 

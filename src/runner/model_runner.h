@@ -42,6 +42,7 @@ struct RunnerOptions {
   int32_t max_model_len = 2048;
   int32_t max_steps_in_flight = 2;
   int32_t max_drafts = 0;        // draft tokens of a row in a step; 0: no speculation
+  int32_t draft_lookahead = 0;   // positions behind a step's tokens that a proposer writes
   TokenPages token_pages;        // no pages: as many as all rows can use
   bool batch_invariant = false;  // for attention; the model's layers have their own flag
   GraphOptions graphs;
@@ -56,7 +57,8 @@ struct RunnerOptions {
             max_steps_in_flight,
             max_drafts,
             token_pages,
-            std::max(max_logprobs, kMaxLogprobIds)};
+            std::max(max_logprobs, kMaxLogprobIds),
+            draft_lookahead};
   }
 };
 

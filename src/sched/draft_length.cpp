@@ -2,6 +2,7 @@
 #include "sched/draft_length.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace warprow {
 namespace {
@@ -9,6 +10,8 @@ namespace {
 constexpr int32_t kPassTokens = 8;
 constexpr double kWeight = 0.15;      // of a new draft in the average
 constexpr double kHysteresis = 1.25;  // how clearly another length must be better
+constexpr double kStepHysteresis = 1.02;  // the same for all rows of a step
+constexpr double kDraftStepCost = 0.02;   // of a step that verifies drafts, whatever their number
 
 // The largest j <= most with a^j > least.
 int32_t worth(double a, double least, int32_t most) {
@@ -31,6 +34,38 @@ double draft_cost_beside(double token_cost, int32_t num_rows) {
 int32_t most_drafts_beside(int32_t num_rows, int32_t most) {
   const int32_t rows = std::max(num_rows, 1);
   return rows > kPassTokens ? most : std::min(most, kPassTokens / rows - 1);
+}
+
+double gpu_step_time(double knee, double num_toks) {
+  const double share = num_toks / knee;
+  return std::cbrt(1 + share * share * share);
+}
+
+int32_t common_drafts(std::span<const double> acceptance,
+                      int32_t num_rows,
+                      double knee,
+                      int32_t most,
+                      int32_t before) {
+  const auto value = [&](int32_t length) {
+    double tokens = num_rows;
+    for (const double a : acceptance) {
+      double reached = a;
+      for (int32_t j = 0; j < length; ++j, reached *= a) {
+        tokens += reached;
+      }
+    }
+    const double base = length > 0 ? 1 + kDraftStepCost : 1;
+    return tokens / (base * gpu_step_time(knee, static_cast<double>(num_rows) * (1 + length)));
+  };
+  int32_t best = std::min(before, most);
+  double best_value = value(best) * kStepHysteresis;
+  for (const int32_t length : {0, 1, (most + 1) / 2, most}) {
+    if (length <= most && value(length) > best_value) {
+      best = length;
+      best_value = value(length);
+    }
+  }
+  return best;
 }
 
 void DraftRecord::count(bool accepted) {

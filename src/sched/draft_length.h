@@ -23,6 +23,17 @@ namespace warprow {
 // step of 9 takes twice as long as one of 8, which no draft is worth. Larger batches are past that already.
 [[nodiscard]] int32_t most_drafts_beside(int32_t num_rows, int32_t most);
 
+// The time of a step of num_toks tokens on a GPU, in units of a step with few: constant while it reads the weights, and
+// in proportion to the tokens far above `knee`.
+[[nodiscard]] double gpu_step_time(double knee, double num_toks);
+
+// One length for all rows of a step, so that a graph of equal rows serves it. It yields the most tokens in a time, as
+// estimated from the rows' acceptance. Lengths are 0, 1, half of `most` and `most`: each has graphs of its own. `before`:
+// the length of the step before, which stays unless another is clearly better.
+// num_rows: decoding rows, also those without drafts. acceptance: of each row that may draft.
+[[nodiscard]] int32_t common_drafts(
+    std::span<const double> acceptance, int32_t num_rows, double knee, int32_t most, int32_t before);
+
 // What a request's drafts were worth so far.
 class DraftRecord {
  public:

@@ -78,8 +78,8 @@ class KvCacheManager {
   struct Admission {
     RowId row = kNoRow;
     int32_t num_hit = 0;     // tokens of the prefix that find_prefix() found
-    int32_t num_tokens = 0;  // computed by the end of the first step, the hit included
-    int32_t num_known = 0;   // all of its prefill
+    int32_t num_tokens = 0;  // that need blocks by the end of the first step, the hit included
+    int32_t num_known = 0;   // that all of its prefill needs blocks for
   };
 
   KvCacheManager(const KvCacheSpec& spec, const Limits& limits);

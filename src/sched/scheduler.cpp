@@ -47,6 +47,7 @@ Scheduler::Scheduler(SchedulerConfig config)
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   row_owner_.resize(max_rows, -1);
   finished_rows_.reserve(max_rows);
+  acceptance_.reserve(max_rows);
   records_.resize(static_cast<size_t>(config_.max_concurrent_steps));
   for (StepRecord& record : records_) {
     record.rows.resize(max_rows);
@@ -168,6 +169,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   has_deep_chunk_ = has_deep_long_chunk_ = false;
   num_turns_ = std::clamp(running_.size(), 1, config_.num_stages);
   decode_budget_ = ceil_div(running_.size(), num_turns_);
+  step_drafts_ = config_.draft_knee > 0 ? drafts_of_step() : 0;
   schedule_running(out);
   // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
@@ -292,13 +294,14 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (r.least_computed() >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
   }
-  while (r.num_computed + n > r.kv.capacity && !kv_.grow(r.kv, r.num_computed + n, r.row, out)) {
+  const auto end = [&] { return r.num_computed + n + config_.draft_lookahead; };
+  while (end() > r.kv.capacity && !kv_.grow(r.kv, end(), r.row, out)) {
     if (num_drafts > 0) {  // drafts preempt no request
       n -= num_drafts;
       num_drafts = 0;
       continue;
     }
-    if (kv_.waits_for_steps(r.kv, r.num_computed + n)) {
+    if (kv_.waits_for_steps(r.kv, end())) {
       return r.next;
     }
     const int32_t victim = pick_victim();
@@ -316,10 +319,33 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   return r.next;
 }
 
+// The length that all rows of the step draft.
+int32_t Scheduler::drafts_of_step() {
+  acceptance_.clear();
+  int32_t num_rows = 0;
+  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
+    const LiveRequest& r = requests_[i];
+    if (r.num_computed >= r.prefill_len) {
+      ++num_rows;
+      if (r.may_draft) {
+        acceptance_.push_back(r.drafts.acceptance());
+      }
+    }
+  }
+  return acceptance_.empty()
+             ? 0
+             : common_drafts(
+                   acceptance_, num_rows, config_.draft_knee, config_.num_drafts, step_drafts_);
+}
+
 // Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.
 int32_t Scheduler::num_drafts_of(LiveRequest& r) {
   if (config_.num_drafts == 0 || !r.may_draft) {
     return 0;
+  }
+  if (config_.draft_knee > 0) {
+    stats_.num_undrafted += step_drafts_ == 0 ? 1 : 0;
+    return step_drafts_;
   }
   if (config_.draft_cost == 0) {
     return config_.num_drafts;
@@ -357,7 +383,8 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   // Not as a long prefill: those behind it would wait to be admitted until the running one is done.
   const int32_t n =
       limit_deep_chunk(std::min({rest, chunk, budget_, prefill_budget_}), hit, /*is_long=*/false);
-  if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
+  const int32_t behind = config_.draft_lookahead;
+  if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n + behind, r.num_known() + behind}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();
     return false;
@@ -438,7 +465,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     }
     // For masks after them, and to learn what they are worth.
     s.wants_drafts = samples && config_.num_drafts > 0 && r.may_draft &&
-                     (r.grammar >= 0 || config_.draft_cost > 0);
+                     (r.grammar >= 0 || config_.draft_cost > 0 || config_.draft_knee > 0);
     record.rows[row_idx] = {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, s.num_logits};
     (is_prefill ? any_prefill : any_decode) = true;

@@ -31,9 +31,13 @@ struct SchedulerConfig {
   int32_t num_stages = 1;            // of a pipeline: steps that run at once, each of other rows
   int32_t num_drafts =
       0;  // draft tokens that a step verifies for each decoding row, at most kMaxDrafts
+  // Positions behind a row's tokens of a step that a proposer writes keys and values of: they need blocks too.
+  int32_t draft_lookahead = 0;
   // What one more token costs a step, in units of a step with one: rows draft fewer tokens, or none, where that does
   // not pay (sched/draft_length.h). 0: always num_drafts.
   double draft_cost = 0;
+  // On a GPU instead: the tokens of a step above which it takes longer. All rows of a step draft equally many. 0: none.
+  double draft_knee = 0;
   // Under chunked prefill: the most tokens of a step for a row with more prompt tokens left, in a step in which a
   // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
   int32_t long_prefill_token_threshold = 0;
@@ -53,7 +57,7 @@ struct SchedulerConfig {
 
   // Positions past its longest length that a row's steps may touch.
   [[nodiscard]] int32_t max_overhang() const {
-    return draft_overhang(max_concurrent_steps, num_drafts);
+    return draft_overhang(max_concurrent_steps, num_drafts, draft_lookahead);
   }
   [[nodiscard]] int32_t max_row_len() const { return max_model_len + max_overhang(); }
 };
@@ -192,6 +196,7 @@ class Scheduler {
   [[nodiscard]] int32_t limit_deep_chunk(int32_t chunk, int32_t num_computed, bool is_long);
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
+  [[nodiscard]] int32_t drafts_of_step();
   [[nodiscard]] int32_t num_drafts_of(LiveRequest& request);
   bool admit_next(SchedulerOutput& out);
   void enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out);
@@ -239,6 +244,8 @@ class Scheduler {
   int32_t long_chunk_ = 0;            // the most tokens of a long prefill in this step
   bool has_deep_chunk_ = false;       // a chunk of this step reaches max_prefill_pairs
   bool has_deep_long_chunk_ = false;  // and is of a long prefill
+  int32_t step_drafts_ = 0;           // of every decoding row, with draft_knee
+  std::vector<double> acceptance_;    // of the rows of a step, with draft_knee
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.
   uint64_t refused_arrival_ = 0;

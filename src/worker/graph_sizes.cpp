@@ -35,20 +35,23 @@ Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
 }
 
 // Reserves room for every size, captured in each way that the policy allows.
-void reserve_graphs(GraphOptions& graphs, int64_t num_layers) {
+void reserve_graphs(GraphOptions& graphs, int64_t num_layers, int64_t draft_layers) {
   const bool pieces =
       graphs.policy != GraphPolicy::kFullDecodeOnly && graphs.policy != GraphPolicy::kNone;
   const int64_t whole_bytes = kGraphBytes + num_layers * kGraphLayerBytes;
   const int64_t pieces_bytes = pieces ? (num_layers + 1) * kGraphBytes : 0;
-  const int64_t per_size = whole_bytes + pieces_bytes + kSampleGraphsPerSize * kGraphBytes;
   graphs.capture_bytes = std::max(whole_bytes, pieces_bytes);
-  graphs.sample_bytes = kGraphBytes;
+  graphs.sample_bytes = kGraphBytes + draft_layers * kGraphLayerBytes;
+  const int64_t per_size =
+      whole_bytes + pieces_bytes + kSampleGraphsPerSize * graphs.sample_bytes;
   graphs.reserved_bytes = static_cast<int64_t>(graphs.sizes.size()) * per_size;
 }
 
 }  // namespace
 
-Result<GraphOptions> decide_graphs(const ResolvedConfig& config, int32_t num_layers) {
+Result<GraphOptions> decide_graphs(const ResolvedConfig& config,
+                                   int32_t num_layers,
+                                   int32_t draft_layers) {
   GraphOptions graphs;
   const Result<GraphPolicy> policy = parse_graph_policy(config.cudagraph_mode);
   Result<std::vector<int32_t>> sizes = capture_sizes(config);
@@ -60,7 +63,7 @@ Result<GraphOptions> decide_graphs(const ResolvedConfig& config, int32_t num_lay
     return graphs;
   }
   graphs.sizes = *std::move(sizes);
-  reserve_graphs(graphs, num_layers);
+  reserve_graphs(graphs, num_layers, draft_layers);
   return graphs;
 }
 

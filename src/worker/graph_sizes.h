@@ -10,7 +10,9 @@
 namespace warprow {
 
 // The graphs that the settings select, and the memory reserved for them. The user's sizes are checked even if
-// nothing is captured.
-Result<GraphOptions> decide_graphs(const ResolvedConfig& config, int32_t num_layers);
+// nothing is captured. draft_layers: of all forwards of a draft model, which are recorded with the sampling.
+Result<GraphOptions> decide_graphs(const ResolvedConfig& config,
+                                   int32_t num_layers,
+                                   int32_t draft_layers = 0);
 
 }  // namespace warprow

@@ -46,7 +46,9 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
   memory.architecture = plan.spec.architecture;
   memory.dtype = config.dtype;
   memory.device = plan.device.name;
-  memory.checkpoint_bytes = static_cast<int64_t>(plan.checkpoint->total_bytes());
+  memory.checkpoint_bytes = static_cast<int64_t>(
+      plan.checkpoint->total_bytes() +
+      (plan.draft == nullptr ? 0 : plan.draft->checkpoint->total_bytes()));
   describe_kv_cache(plan);
   memory.block_size = config.block_size;
   memory.max_num_seqs = config.max_num_seqs;
@@ -101,12 +103,23 @@ Result<void> decide_options(ModelPlan& plan) {
   }
   KvOptions options{kv_dtype, config.block_size, kernel_block, {}};
   options.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
-  Result<KvPlan> kv = plan_kv(rank_spec(plan.spec, plan.place.tensor), options, *backends);
+  auto draft = read_draft_plan(plan);
+  if (!draft) {
+    return tl::unexpected(draft.error());
+  }
+  plan.draft = *std::move(draft);
+  const DecoderSpec mine = rank_spec(plan.spec, plan.place.tensor);
+  std::vector<const DecoderSpec*> models = {&mine};
+  if (plan.draft != nullptr) {
+    models.push_back(&plan.draft->spec);
+  }
+  Result<KvPlan> kv = plan_kv(models, options, *backends);
   if (!kv) {
     return tl::unexpected(kv.error());
   }
   if (config.speculation.is_on()) {
     plan.runner.max_drafts = config.speculation.num_drafts;
+    plan.runner.draft_lookahead = config.speculation.lookahead();
     plan.runner.features.speculation = config.speculation;
   }
   const bool has_states =
@@ -124,7 +137,12 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
   plan.runner.max_logprobs = config.max_logprobs == -1 ? plan.spec.vocab_size : config.max_logprobs;
   plan.runner.features.hidden_states = config.enable_hidden_states;
-  Result<GraphOptions> graphs = decide_graphs(config, plan.spec.num_layers);
+  if (plan.draft != nullptr) {
+    finish_draft_plan(*plan.draft, plan);
+  }
+  const int32_t draft_layers =
+      plan.draft == nullptr ? 0 : plan.runner.max_drafts * plan.draft->spec.num_layers;
+  Result<GraphOptions> graphs = decide_graphs(config, plan.spec.num_layers, draft_layers);
   if (!graphs) {
     return tl::unexpected(graphs.error());
   }

@@ -13,6 +13,7 @@
 #include "runner/model_runner.h"
 #include "weights/checkpoint.h"
 #include "worker/device_policy.h"
+#include "worker/draft_plan.h"
 #include "worker/machine_facts.h"
 #include "worker/memory_plan.h"
 
@@ -37,6 +38,7 @@ struct ModelPlan {
   RankPlace place;
   DecoderSpec spec;                // of the whole model
   std::unique_ptr<Pooler> pooler;  // null: the model generates
+  std::unique_ptr<DraftPlan> draft;  // null: no model drafts
   KvPlan kv;
   int32_t most_kv_layers = 0;  // of a group, in the stage with the most: it sizes the cache of all
   KvCacheSpec kv_cache;

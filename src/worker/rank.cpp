@@ -13,17 +13,24 @@ namespace {
 std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
                                     Device& device,
                                     Stream& stream,
-                                    Model& model,
+                                    const Rank& rank,
                                     RunnerArenas arenas,
                                     const RankComms& comms) {
+  RunnerOptions options = plan.runner;
+  DraftModel draft;
+  if (plan.draft != nullptr) {
+    draft = plan.draft->model;
+    draft.model = rank.draft.get();
+    options.features.draft_model = &draft;
+  }
   switch (plan.stage) {
     case Stage::kGenerate:
       return std::make_unique<ModelRunner>(device,
                                            stream,
-                                           model,
+                                           *rank.model,
                                            plan.kv,
                                            arenas,
-                                           plan.runner,
+                                           options,
                                            RankGroup{plan.place.tensor, comms.tensor},
                                            RankGroup{plan.place.pipeline, comms.pipeline});
   }
@@ -48,6 +55,24 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
   return model;
 }
 
+std::unique_ptr<Model> load_draft_model(const ModelPlan& plan,
+                                        Stream& stream,
+                                        Arena& weights,
+                                        Arena& workspace) {
+  if (plan.draft == nullptr) {
+    return nullptr;
+  }
+  const DraftPlan& draft = *plan.draft;
+  ParameterLoader loader(
+      *draft.checkpoint, stream, weights, plan.load_format(), draft.decoder.act_dtype);
+  auto model =
+      std::make_unique<Decoder>(draft.spec, draft.model.kv, draft.decoder, loader, workspace);
+  if (!stream.discards()) {
+    loader.finish();
+  }
+  return model;
+}
+
 Rank build_rank(const ModelPlan& plan,
                 Device& device,
                 Stream& stream,
@@ -58,8 +83,8 @@ Rank build_rank(const ModelPlan& plan,
   rank.state = device.make_arena(ArenaPurpose::kState, bytes.state);
   rank.workspace = device.make_arena(ArenaPurpose::kWorkspace, bytes.workspace);
   rank.model = load_model(plan, stream, rank.weights, rank.workspace, comms);
-  rank.runner =
-      make_runner(plan, device, stream, *rank.model, {&rank.state, &rank.workspace}, comms);
+  rank.draft = load_draft_model(plan, stream, rank.weights, rank.workspace);
+  rank.runner = make_runner(plan, device, stream, rank, {&rank.state, &rank.workspace}, comms);
   return rank;
 }
 

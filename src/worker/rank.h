@@ -40,6 +40,7 @@ struct Rank {
   Arena state;
   Arena workspace;
   std::unique_ptr<Model> model;
+  std::unique_ptr<Model> draft;  // drafts for `model`; null: none does
   std::unique_ptr<KvCache> kv_cache;  // null until give_kv_cache
   std::unique_ptr<Runner> runner;
 };
@@ -59,6 +60,12 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Arena& weights,
                                   Arena& workspace,
                                   const RankComms& comms = {});
+
+// The same of the model that drafts for it, behind it in the arenas; null if the plan has none.
+std::unique_ptr<Model> load_draft_model(const ModelPlan& plan,
+                                        Stream& stream,
+                                        Arena& weights,
+                                        Arena& workspace);
 
 // Makes the cache as planned and binds it to the runner. Its content is undefined: warm-up writes into it, and
 // zero_kv_cache must follow before the first request.

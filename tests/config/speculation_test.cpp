@@ -77,8 +77,18 @@ TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
               HasSubstr("method 'eagle3' is not supported; the methods are ngram"));
   EXPECT_THAT(error(R"({"method":3})"), HasSubstr("method: 3 is not a string"));
   EXPECT_THAT(error("{}"), HasSubstr("method is missing; the methods are ngram"));
+  EXPECT_THAT(error(R"({"method":"ngram","tree":1})"),
+              HasSubstr("tree: 1 is not supported; the keys are method, num_spec"));
+  EXPECT_THAT(error(R"({"method":"draft_model"})"), HasSubstr("model is missing"));
+  EXPECT_THAT(error(R"({"model":""})"), HasSubstr("model: \"\" is not the name of a model"));
+  EXPECT_THAT(error(R"({"model":"x","num_speculative_tokens":13})"),
+              HasSubstr("num_speculative_tokens: 13 is above 12"));
+  EXPECT_THAT(error(R"({"model":"x","prompt_lookup_min":2})"),
+              HasSubstr("have no use with the method draft_model"));
+  EXPECT_THAT(error(R"({"model":"x","draft_tensor_parallel_size":2})"),
+              HasSubstr("draft_tensor_parallel_size: 2 is not supported"));
   EXPECT_THAT(error(R"({"method":"ngram","model":"x/y"})"),
-              HasSubstr(R"(model: "x/y" is not supported; the keys are method, num_spec)"));
+              HasSubstr("model: 'x/y' has no use with the method ngram"));
   for (const std::string value :
        {"0", "17", "-1", "2.5", R"("3")", "true", "99999999999999999999"}) {
     EXPECT_THAT(error(R"({"method":"ngram","num_speculative_tokens":)" + value + "}"),
@@ -104,21 +114,20 @@ TEST(Speculation, SettingsThatContradictEachOther) {
   EXPECT_THAT(error(config), HasSubstr("--num-speculative-tokens: 3 needs --spec-method"));
 }
 
-TEST(Speculation, IsRefusedOnAGpu) {
+TEST(Speculation, EachDeviceHasItsRuleOfTheLength) {
   EngineConfig config = with_json(R"({"method":"ngram"})");
   config.device = "cuda";
   const HostFacts host{.usable_cores = 1,
                        .usable_memory_bytes = int64_t{4} << 30,
                        .has_cuda = true,
                        .compute_capability = 90};
-  const Result<ResolvedConfig> resolved = resolve(config, host);
-  ASSERT_FALSE(resolved);
-  EXPECT_EQ(resolved.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(resolved.error().message,
-              HasSubstr("--speculative-config: speculative decoding has no kernels for cuda yet"));
+  ASSERT_TRUE(resolve(config, host));
+  EXPECT_GT(resolve(config, host)->draft_knee, 0);
+  EXPECT_EQ(resolve(config, host)->draft_cost, 0);
   config.device = "cpu";
   ASSERT_TRUE(resolve(config, host));
   EXPECT_GT(resolve(config, host)->draft_cost, 0);
+  EXPECT_EQ(resolve(config, host)->draft_knee, 0);
   config.speculative_config = R"({"method":"ngram","adaptive":false})";
   EXPECT_EQ(resolve(config, host)->draft_cost, 0);
 }

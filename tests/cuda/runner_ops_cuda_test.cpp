@@ -220,6 +220,41 @@ TEST_F(RunnerOpsCuda, StagedWrites) {
   });
 }
 
+// A block of lanes finds what one lane finds, also in rows longer than it has lanes, and copies the prompt once.
+TEST_F(RunnerOpsCuda, ProposeNgram) {
+  std::mt19937 rng(6);
+  for (const int32_t vocab : {3, 60, 2000}) {
+    Step step(40, 3, false, rng);
+    Ints num_sampled(static_cast<size_t>(step.num_rows));
+    for (size_t b = 0; b < step.idx_mapping.size(); ++b) {
+      num_sampled[b] = static_cast<int32_t>(rng() % 3);
+      if (step.idx_mapping[b] >= 0 && b % 2 == 0) {  // its first proposal
+        RowState& row = step.rows[static_cast<size_t>(step.idx_mapping[b])];
+        row.total_len = row.prefill_len + num_sampled[b];
+      }
+    }
+    Ints later(step.prefill.size());
+    for (Ints* tokens : {&step.prefill, &later}) {
+      std::generate(tokens->begin(), tokens->end(), [&] {
+        return static_cast<int32_t>(rng() % static_cast<uint32_t>(vocab));
+      });
+    }
+    compare([&](Side& side) {
+      ProposeNgram op;
+      op.step.idx_mapping = side.put(step.idx_mapping);
+      op.step.rows = side.put(step.rows);
+      op.num_sampled = side.put(num_sampled);
+      op.known = {
+          side.put(step.pages), side.put(step.prefill), side.put(later), kPagesPerRow, kPageShift};
+      constexpr int64_t kDrafts = 7;
+      op.drafts = {side.fresh<int32_t>(std::ssize(step.rows) * kDrafts), kDrafts};
+      op.min_n = 1;
+      op.max_n = vocab == 3 ? 9 : 2;
+      side.ops->propose_ngram(*side.stream, op, step.num_rows);
+    });
+  }
+}
+
 TEST_F(RunnerOpsCuda, AfterSampling) {
   std::mt19937 rng(5);
   for (const int32_t live : {1, 33, 300}) {

@@ -62,6 +62,23 @@ const DraftAxis kAxes[] = {
      }},
 };
 
+// Drafts from the rows' own tokens, in place of known ones.
+const DraftAxis kNgramAxes[] = {
+    {"ngram_1", DraftKind::kMixed, 1, [](EngineConfig&) {}},
+    {"ngram_7_full_graphs",
+     DraftKind::kMixed,
+     7,
+     [](EngineConfig& c) { c.cudagraph_mode = "full"; }},
+    {"ngram_3_chunk_16_prefix_caching",
+     DraftKind::kMixed,
+     3,
+     [](EngineConfig& c) {
+       c.max_num_seqs = 8;
+       c.max_num_batched_tokens = 32;
+       c.enable_prefix_caching = true;
+     }},
+};
+
 std::vector<Request> make_requests(int32_t vocab_size) {
   std::vector<Request> requests = test::mixed_requests(
       {.num_requests = 24, .max_prompt = 100, .max_tokens = 24, .vocab_size = vocab_size});
@@ -135,6 +152,27 @@ class CudaDrafts : public ::testing::Test {
       EXPECT_EQ(stats.num_accepted_tokens > 0, axis.kind != DraftKind::kWrong);
       rig.scheduler().check_invariants();
     }
+    for (const DraftAxis& axis : kNgramAxes) {
+      for (const bool adaptive : {false, true}) {
+        for (const bool by_model : {false, true}) {
+          SCOPED_TRACE(axis.name + (adaptive ? "_adaptive" : "") + (by_model ? "_by_model" : ""));
+          RigOptions options = base;
+          options.config.speculative_config =
+              by_model
+                  ? test::draft_model_config(base.config.model, axis.num_drafts, adaptive)
+                  : test::ngram_config(axis.num_drafts, adaptive);
+          axis.set(options.config);
+          ModelRig rig(options);
+          for (const auto& [id, result] : run(rig)) {
+            EXPECT_EQ(result.tokens, expected.at(id).tokens) << "request " << id;
+          }
+          const SchedulerStats stats = rig.scheduler().stats();
+          EXPECT_GT(stats.num_drafted_tokens + stats.num_undrafted, 0);
+          EXPECT_TRUE(adaptive || stats.num_accepted_tokens > 0);
+          rig.scheduler().check_invariants();
+        }
+      }
+    }
   }
 };
 
@@ -142,6 +180,36 @@ TEST_F(CudaDrafts, SameTokensWithNativeAttention) { expect_same_tokens({.seed = 
 TEST_F(CudaDrafts, SameTokensWithFlashInfer) { expect_same_tokens({.seed = 21}, "flashinfer"); }
 TEST_F(CudaDrafts, SameTokensOfWindows) {
   expect_same_tokens({.family = "mistral", .window = 32, .seed = 23}, "native");
+}
+
+// A model that drafts for itself, with the same bits in forwards of one token and of many.
+TEST_F(CudaDrafts, DraftsForItselfAreRight) {
+  const test::TempDir dir;
+  RigOptions options;
+  options.config.model = RandomModel{.seed = 21}.write(dir);
+  options.config.device = "cuda";
+  options.config.batch_invariant = true;
+  options.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  options.config.max_model_len = 512;
+  options.config.max_num_seqs = 8;
+  options.config.max_num_batched_tokens = 64;
+  options.config.speculative_config = test::draft_model_config(options.config.model, 5);
+  ModelRig rig(options);
+  constexpr int32_t kRequests = 6;
+  for (int32_t id = 1; id <= kRequests; ++id) {
+    Request request;
+    request.id = static_cast<uint64_t>(id);
+    for (int32_t i = 0; i < 17 * id; ++i) {
+      request.prompt.push_back((i * i + 31 * id) % 500);
+    }
+    request.max_tokens = 150;
+    rig.add(request);
+  }
+  rig.run();
+  const SchedulerStats stats = rig.scheduler().stats();
+  EXPECT_GT(stats.num_partial_prefill_steps, 0);
+  EXPECT_GE(stats.num_accepted_tokens, stats.num_drafted_tokens - kRequests * 2 * 5);
+  EXPECT_GT(rig.executor().stats().graphs_full, 10);
 }
 
 }  // namespace

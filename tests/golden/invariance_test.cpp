@@ -54,8 +54,10 @@ struct Axis {
 };
 
 // A KV cache for about two requests, so that requests preempt each other.
-int64_t few_blocks_bytes(const Workload& load) {
-  const ModelPlan plan = value_or_throw(plan_model(base_options(load).config, this_machine()));
+int64_t few_blocks_bytes(const Workload& load, const std::string& speculation = "") {
+  EngineConfig config = base_options(load).config;
+  config.speculative_config = speculation;
+  const ModelPlan plan = value_or_throw(plan_model(config, this_machine()));
   return 10 * plan.kv_cache.block_bytes() * static_cast<int64_t>(plan.kv.groups.size());
 }
 
@@ -328,7 +330,6 @@ struct ProposerAxis {
 
 std::vector<ProposerAxis> proposer_axes(const Workload& load) {
   const auto any = [](ModelRig&) { return true; };
-  const int64_t few_blocks = few_blocks_bytes(load);
   return {
       {"1_sync", 1, false, [](RigOptions& o) { o.config.async_scheduling = false; }, any},
       {"3_chunk_16",
@@ -342,9 +343,9 @@ std::vector<ProposerAxis> proposer_axes(const Workload& load) {
       {"7_few_blocks",
        7,
        false,
-       [few_blocks](RigOptions& o) {
+       [load](RigOptions& o) {
          o.config.max_model_len = 128;
-         o.config.kv_cache_memory_bytes = few_blocks;
+         o.config.kv_cache_memory_bytes = few_blocks_bytes(load, o.config.speculative_config);
          o.config.enable_prefix_caching = true;
        },
        [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
@@ -367,14 +368,19 @@ std::vector<ProposerAxis> proposer_axes(const Workload& load) {
   };
 }
 
-void expect_same_with_proposer(const Workload& load, const Answers& expected) {
+// config: the setting of a method with a number of drafts, adaptive or not.
+void expect_same_with_proposer(
+    const Workload& load,
+    const Answers& expected,
+    const std::string& method,
+    const std::function<std::string(int32_t num_drafts, bool adaptive)>& config) {
   const std::vector<Request> requests = make_requests(load);
   int64_t num_accepted = 0;
   int64_t num_drafted = 0;
   for (const ProposerAxis& axis : proposer_axes(load)) {
-    SCOPED_TRACE("ngram_" + axis.name);
+    SCOPED_TRACE(method + "_" + axis.name);
     RigOptions options = base_options(load);
-    options.config.speculative_config = test::ngram_config(axis.num_drafts, axis.adaptive);
+    options.config.speculative_config = config(axis.num_drafts, axis.adaptive);
     axis.set(options);
     ModelRig rig(options);
     for (const Request& request : requests) {
@@ -447,7 +453,13 @@ void expect_invariant(const Workload& load) {
     rig.scheduler().check_invariants();
   }
   expect_same_with_drafts(load, expected);
-  expect_same_with_proposer(load, expected);
+  expect_same_with_proposer(load, expected, "ngram", test::ngram_config);
+  if (load.vocab_size < 1000) {  // drafts of a real model are tests/golden/draft_model_test.cpp's
+    expect_same_with_proposer(
+        load, expected, "draft_model", [&load](int32_t num_drafts, bool adaptive) {
+          return test::draft_model_config(load.model, num_drafts, adaptive);
+        });
+  }
 }
 
 TEST(Invariance, TinyModel) {

@@ -72,7 +72,12 @@ TEST(GraphPlan, DecodesWithDraftsArePaddedToWholeRows) {
   expect_choice(plan.choose(decodes(9, 3)), GraphMode::kNone, 27, 9);
   // A size that only decode rows would fit also serves mixed steps.
   expect_choice(plan.choose(mixed(17, 7)), GraphMode::kPiecewise, 24, 7);
-  expect_choice(plan.choose(decodes(12)), GraphMode::kPiecewise, 16, 12);
+  // Rows that draft fewer tokens have graphs of their own, of that length.
+  expect_choice(plan.choose(decodes(12)), GraphMode::kFull, 16, 16);
+  EXPECT_EQ(plan.choose(decodes(12)).query_len, 1);
+  expect_choice(plan.choose(decodes(7, 2)), GraphMode::kFull, 16, 8);
+  EXPECT_EQ(plan.choose(decodes(7, 2)).query_len, 2);
+  expect_choice(plan.choose(decodes(3, 4)), GraphMode::kPiecewise, 16, 3);
 }
 
 TEST(GraphPlan, RowsNeverExceedTheRunners) {

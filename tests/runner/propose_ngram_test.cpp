@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/ops/propose_ngram.h"
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -24,7 +25,26 @@ struct Case {
   int32_t num_sampled = 1;
 };
 
-// The drafts of one row. Its tokens are in pages of 4, in reverse order; cells that are not its tokens hold 55.
+// A lane alone.
+struct OneLane {
+  template <typename F>
+  void for_each(int64_t n, F f) const {
+    for (int64_t i = 0; i < n; ++i) {
+      f(i);
+    }
+  }
+  template <typename F>
+  int64_t max_of(int64_t n, int64_t /*enough*/, F f) const {
+    int64_t best = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      best = std::max(best, f(i));
+    }
+    return best;
+  }
+};
+
+// The drafts of one row. Its tokens are in pages of 4, in reverse order; cells that are not its tokens hold 55. The
+// prompt is in host memory only until the first proposal, and on the device only after it.
 Ints propose(const Case& c) {
   const auto len = static_cast<int32_t>(c.tokens.size());
   Ints pages(kMaxPages);
@@ -35,7 +55,8 @@ Ints propose(const Case& c) {
   Ints later(kMaxPages * kPageSize, 55);
   const RowTokens known{pages.data(), prefill.data(), later.data(), kMaxPages, kPageShift};
   for (int32_t i = 0; i < len; ++i) {
-    (i < c.prefill_len ? prefill : later)[static_cast<size_t>(known.cell(0, i))] =
+    const bool on_host = i < c.prefill_len && len - c.num_sampled == c.prefill_len;
+    (on_host ? prefill : later)[static_cast<size_t>(known.cell(0, i))] =
         c.tokens[static_cast<size_t>(i)];
   }
   RowState state;
@@ -52,8 +73,13 @@ Ints propose(const Case& c) {
   op.drafts = {drafts.data(), c.num_drafts};
   op.min_n = c.min_n;
   op.max_n = c.max_n;
-  op(0);
-  op(1);  // a padding row
+  op(0, OneLane());
+  op(1, OneLane());  // a padding row
+  if (len - c.num_sampled == c.prefill_len && c.num_sampled > 0) {
+    for (int32_t i = 0; i < len; ++i) {
+      EXPECT_EQ(later[static_cast<size_t>(known.cell(0, i))], c.tokens[static_cast<size_t>(i)]);
+    }
+  }
   return drafts;
 }
 

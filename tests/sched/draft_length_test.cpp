@@ -33,6 +33,31 @@ TEST(DraftLength, AStepStaysWithinOnePass) {
   EXPECT_EQ(most_drafts_beside(9, 16), 16) << "two passes in any case";
 }
 
+TEST(DraftLength, AStepOfAGpuIsFlatThenLinear) {
+  EXPECT_LT(gpu_step_time(180, 64), 1.02);
+  EXPECT_NEAR(gpu_step_time(180, 1800), 10.0, 0.01);
+}
+
+TEST(DraftLength, RowsOfAStepDraftEquallyMany) {
+  const auto common = [](double acceptance, int32_t num_rows, int32_t before = 0) {
+    const std::vector<double> rows(static_cast<size_t>(num_rows), acceptance);
+    return common_drafts(rows, num_rows, 180, 7, before);
+  };
+  EXPECT_EQ(common(0.9, 1), 7);
+  EXPECT_EQ(common(0.0, 1), 0);
+  EXPECT_EQ(common(0.7, 32), 4) << "256 tokens take longer than 160";
+  EXPECT_EQ(common(0.7, 64), 1);
+  EXPECT_EQ(common(0.7, 512), 0) << "every token costs its full share";
+  EXPECT_EQ(common(0.9, 16), 7);
+  // One row that repeats itself does not make a hundred others wait for it.
+  std::vector<double> rows(100, 0.0);
+  rows[7] = 0.95;
+  EXPECT_EQ(common_drafts(rows, 100, 180, 7, 0), 0);
+  // A length stays unless another is clearly better.
+  EXPECT_EQ(common(0.03, 4, 1), 1);
+  EXPECT_EQ(common(0.03, 4, 0), 0);
+}
+
 TEST(DraftLength, ANewRowDraftsNothing) {
   DraftRecord record;
   EXPECT_EQ(record.decide(0.01, 4), 0);

@@ -45,6 +45,14 @@ inline std::string ngram_config(int32_t num_drafts, bool adaptive = false) {
          std::to_string(num_drafts) + R"(, "adaptive": )" + (adaptive ? "true}" : "false}");
 }
 
+// Drafts of a model.
+inline std::string draft_model_config(const std::string& model,
+                                      int32_t num_drafts,
+                                      bool adaptive = false) {
+  return R"({"method": "draft_model", "model": ")" + model + R"(", "num_speculative_tokens": )" +
+         std::to_string(num_drafts) + R"(, "adaptive": )" + (adaptive ? "true}" : "false}");
+}
+
 struct RigResult {
   using Top = std::vector<std::pair<TokenId, float>>;
   std::vector<TokenId> tokens;
@@ -78,7 +86,9 @@ class ModelRig {
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
     config.num_stages = first.pipeline.size;
     config.num_drafts = plan.runner.max_drafts;
+    config.draft_lookahead = plan.runner.draft_lookahead;
     config.draft_cost = plan.config.draft_cost;
+    config.draft_knee = plan.config.draft_knee;
     config.kv = plan.kv_cache;
     config.token_pages = plan.runner.token_pages;
     if (first.world_size() > 1) {

@@ -19,13 +19,15 @@ struct StepFlags {
   int64_t num_steps = 128;
 };
 
-// The number of output tokens per request. All rows must still decode during the last measured steps, and the first
-// rows already decode while the last prompt is prefilled.
+// The number of output tokens per request. All rows must still decode during the last measured steps, also if all
+// drafts are accepted, and the first rows already decode while the last prompt is prefilled.
 int64_t output_len(const StepFlags& flags, const ModelFacts& facts) {
   const int64_t prompt_tokens = flags.load.input_len * flags.load.num_prompts;
   const int64_t prompt_tokens_per_step =
       std::max<int64_t>(1, facts.max_num_batched_tokens - flags.load.num_prompts);
-  return prompt_tokens / prompt_tokens_per_step + flags.num_warmup + 2 * flags.num_steps + 8;
+  const int64_t num_steps =
+      prompt_tokens / prompt_tokens_per_step + flags.num_warmup + 2 * flags.num_steps + 8;
+  return num_steps * (1 + facts.max_drafts);
 }
 
 AnswerJson spread_json(const std::vector<double>& values) {
@@ -64,6 +66,7 @@ AnswerJson step_json(const StepFlags& flags, const StepRecord& record) {
   json["batch_size"] = flags.load.num_prompts;
   json["num_steps"] = record.samples.size();
   json["mean_context_len"] = mean(column(record, &StepSample::context_len));
+  json["mean_num_tokens"] = mean(column(record, &StepSample::num_toks));
   json["wall_us"] = spread(&StepSample::wall_us);
   json["host_us"] = spread(&StepSample::host_us);
   json["execute_model_us"] = spread(&StepSample::execute_us);
@@ -90,8 +93,9 @@ std::string spread_text(const char* name, const AnswerJson& spread) {
 }
 
 std::string step_text(const AnswerJson& json) {
-  std::string text = fmt::format("{} rows decode, {:.0f} tokens of context, medians of {} steps",
+  std::string text = fmt::format("{} rows decode {:.4g} tokens, {:.0f} tokens of context, medians of {} steps",
                                  json["batch_size"].get<int64_t>(),
+                                 json["mean_num_tokens"].get<double>(),
                                  json["mean_context_len"].get<double>(),
                                  json["num_steps"].get<int64_t>());
   text += spread_text("step", json["wall_us"]);

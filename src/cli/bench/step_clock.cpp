@@ -3,6 +3,7 @@
 
 #include "executor/executor_wrapper.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -45,6 +46,7 @@ class StepClock final : public ExecutorWrapper {
     current_ = {};
     current_.execute_us = us(Clock::now() - begin);
     current_.context_len = steady ? mean_context(step) : 0;
+    current_.num_toks = step.total_num_tokens;
     begin_ = begin;
     ours_ = {};
   }
@@ -67,9 +69,12 @@ class StepClock final : public ExecutorWrapper {
   }
 
  private:
+  // All rows decode, each with its drafts.
   [[nodiscard]] bool is_steady(const SchedulerOutput& step) const {
     return std::cmp_equal(step.scheduled.size(), record_.num_rows) &&
-           step.total_num_tokens == record_.num_rows;
+           std::ranges::all_of(step.scheduled, [](const ScheduledRow& row) {
+             return row.num_tokens == 1 + row.num_drafts;
+           });
   }
   [[nodiscard]] bool sampling() const {
     return num_steady_ > record_.num_warmup &&

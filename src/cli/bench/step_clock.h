@@ -20,6 +20,7 @@ struct StepSample {
   double plan_us = 0;      // the rest: scheduling, updating requests, delivering tokens
   double wait_us = 0;      // for the device
   double context_len = 0;  // mean over the rows
+  double num_toks = 0;     // of the step: one a row, and its drafts
   [[nodiscard]] double host_us() const { return execute_us + sample_us + take_us + plan_us; }
 };
 
@@ -37,7 +38,7 @@ struct StepRecord {
 };
 
 // An executor that forwards all calls to `inner` and fills `record` from the steps in which num_rows rows decode one
-// token each. The record is complete after the engine is destroyed.
+// token each, and the drafts behind it. The record is complete after the engine is destroyed.
 std::unique_ptr<Executor> make_step_clock(std::unique_ptr<Executor> inner, StepRecord& record);
 
 }  // namespace warprow

@@ -52,7 +52,7 @@ bool drafts(EngineConfig& config, const VerifySizes& sizes) {
       R"( "prompt_lookup_max": 4, "adaptive": false})";
   config.spec_method.clear();
   config.num_speculative_tokens = 0;
-  return !sizes.on_gpu && !sizes.has_states;
+  return !sizes.has_states;
 }
 
 bool no_steps_ahead(EngineConfig& config, const VerifySizes& /*sizes*/) {

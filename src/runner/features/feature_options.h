@@ -10,6 +10,7 @@
 namespace warprow {
 
 class RunnerFeature;
+struct DraftModel;
 struct Pooler;
 struct RunnerParts;
 
@@ -21,6 +22,7 @@ struct FeatureOptions {
   bool hidden_states = false;  // requests may ask for them
   bool prompt_embeds = false;  // prompts may come as embeddings
   Speculation speculation{};   // kNone: no drafts but those of `extra`
+  const DraftModel* draft_model = nullptr;  // with that method; outlives the construction
   const Pooler* pooler =
       nullptr;                // of a pooling model; outlives the runner. Null: no row is pooled
   bool debug_checks = false;  // features that verify each step (tests)

@@ -3,6 +3,7 @@
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
+#include "runner/features/model_drafts.h"
 #include "runner/features/ngram_drafts.h"
 #include "runner/features/pooling.h"
 #include "runner/features/prompt_embeds.h"
@@ -31,6 +32,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.speculation.method == Speculation::Method::kNgram && parts.head != nullptr) {
     features.push_back(make_ngram_drafts(parts, options.speculation));
+  }
+  if (options.draft_model != nullptr) {
+    features.push_back(make_model_drafts(parts, *options.draft_model));
   }
   for (const FeatureFactory& make : options.extra) {
     features.push_back(make(parts));

@@ -96,10 +96,10 @@ int32_t GraphPlan::bucket(int32_t n) const {
   return found == sizes_.end() ? 0 : *found;
 }
 
-int32_t GraphPlan::decode_bucket(int32_t num_rows) const {
+int32_t GraphPlan::decode_bucket(int32_t num_rows, int32_t query_len) const {
   for (const int32_t size : sizes_) {
-    const int32_t rows = ceil_div(size, decode_len_);
-    if (rows >= num_rows && rows <= max_num_seqs_ && rows * decode_len_ <= sizes_.back()) {
+    const int32_t rows = ceil_div(size, query_len);
+    if (rows >= num_rows && rows <= max_num_seqs_ && rows * query_len <= sizes_.back()) {
       return rows;
     }
   }
@@ -107,16 +107,18 @@ int32_t GraphPlan::decode_bucket(int32_t num_rows) const {
 }
 
 GraphChoice GraphPlan::choose(const StepShape& step) const {
-  const bool uniform = step.query_len == decode_len_ && step.num_rows > 0;
+  // Rows draft as far as it pays, so any length up to decode_len_ is one of decoding rows.
+  const bool uniform =
+      step.query_len > 0 && step.query_len <= decode_len_ && step.num_rows > 0;
   const GraphMode mode = uniform ? decode_ : mixed_;
   GraphChoice choice{GraphMode::kNone, step.num_toks, step.num_rows};
   if (mode == GraphMode::kNone || step.num_toks == 0) {
     return choice;
   }
   if (mode == GraphMode::kFull && uniform) {
-    const int32_t rows = decode_bucket(ceil_div(step.num_toks, decode_len_));
+    const int32_t rows = decode_bucket(ceil_div(step.num_toks, step.query_len), step.query_len);
     choice.too_large = rows == 0;
-    return rows == 0 ? choice : GraphChoice{mode, rows * decode_len_, rows, decode_len_};
+    return rows == 0 ? choice : GraphChoice{mode, rows * step.query_len, rows, step.query_len};
   }
   const int32_t toks = bucket(step.num_toks);
   choice.too_large = toks == 0;

@@ -56,7 +56,7 @@ struct GraphChoice {
 class GraphPlan {
  public:
   GraphPlan() = default;
-  // decode_len: tokens of a decoding row, 1 plus drafts.
+  // decode_len: tokens of a decoding row at most, 1 plus drafts.
   GraphPlan(const GraphOptions& options,
             GraphSupport weakest,
             int32_t decode_len,
@@ -71,8 +71,8 @@ class GraphPlan {
  private:
   // The smallest size >= n; 0 if there is none.
   [[nodiscard]] int32_t bucket(int32_t n) const;
-  // Rows of the smallest size, rounded up to whole rows, that holds num_rows of them; 0 if none does.
-  [[nodiscard]] int32_t decode_bucket(int32_t num_rows) const;
+  // Rows of the smallest size, rounded up to whole rows, that holds num_rows of query_len tokens each; 0 if none does.
+  [[nodiscard]] int32_t decode_bucket(int32_t num_rows, int32_t query_len) const;
 
   std::vector<int32_t> sizes_;
   int32_t decode_len_ = 1;

@@ -22,6 +22,14 @@ struct SerialTeam {
       f(i);
     }
   }
+  template <typename F>
+  int64_t max_of(int64_t n, int64_t enough, F f) const {
+    int64_t best = 0;
+    for (int64_t i = 0; i < n && best < enough; ++i) {
+      best = std::max(best, f(i));
+    }
+    return best;
+  }
 };
 
 std::vector<int64_t> shuffled(int64_t n, std::mt19937_64& random) {
@@ -40,6 +48,12 @@ struct ShuffledTeam {
     for (const int64_t i : shuffled(n, *random)) {
       f(i);
     }
+  }
+  template <typename F>
+  int64_t max_of(int64_t n, int64_t /*enough*/, F f) const {
+    int64_t best = 0;
+    for_each(n, [&](int64_t i) { best = std::max(best, f(i)); });
+    return best;
   }
 };
 
@@ -76,6 +90,11 @@ struct CpuLauncher {
         }
       });
     }
+  }
+
+  template <typename Op>
+  void for_teams(Stream& stream, const char* name, int64_t n, const Op& op) const {
+    for_rows(stream, name, n, op);
   }
 
   template <typename Op>

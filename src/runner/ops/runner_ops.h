@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/stream.h"
+#include "runner/ops/draft_inputs.h"
 #include "runner/ops/epilogue.h"
 #include "runner/ops/prologue.h"
 #include "runner/ops/propose_ngram.h"
@@ -15,16 +16,18 @@ namespace warprow {
 
 // The runner's integer steps on the device, in the order in which a step runs them. With the parts of prologue.h
 // and epilogue.h this lists all launches of a step around the forward. Each is a functor written once for host and
-// device. A backend only launches it, in one of two shapes: for_rows (a team of lanes per index, no barrier, no
-// exchange) or for_items (one lane per index).
+// device. A backend only launches it, in one of three shapes: for_rows (a team of lanes per index, no barrier, no
+// exchange), for_teams (the same, whose lanes find a largest value together) or for_items (one lane per index).
 class RunnerOps {
  public:
   virtual ~RunnerOps() = default;
   virtual void unpack_step(Stream& stream, const UnpackStep& op, int64_t num_groups) = 0;
   virtual void prologue(Stream& stream, const Prologue& op) = 0;
   virtual void epilogue(Stream& stream, const Epilogue& op, int64_t num_rows) = 0;
-  // With speculation: a proposer of the next step's drafts, then their copy for the host.
+  // With speculation: proposers of the next step's drafts, then their copy for the host.
   virtual void propose_ngram(Stream& stream, const ProposeNgram& op, int64_t num_rows) = 0;
+  virtual void draft_inputs(Stream& stream, const DraftInputs& op) = 0;
+  virtual void take_draft(Stream& stream, const TakeDraft& op, int64_t num_rows) = 0;
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
   // Between the stages of a pipeline (runner/stage_link.h).
   virtual void pack_results(Stream& stream, const PackResults& op, int64_t num_rows) = 0;
@@ -32,7 +35,9 @@ class RunnerOps {
   virtual void apply_results(Stream& stream, const ApplyResults& op, int64_t num_rows) = 0;
 };
 
-// Launcher has for_rows(stream, name, n, functor) and for_items(stream, name, n, functor).
+// Launcher has for_rows, for_teams and for_items, each (stream, name, n, functor). Teams of for_teams have
+// max_of(n, enough, f): the largest of 0 and f(0) .. f(n - 1), in every lane. f decreases with its argument among values of
+// at least `enough`, so a lane may stop at the first of them.
 // Instantiated in exactly one file per backend.
 template <typename Launcher>
 class RunnerOpsImpl final : public RunnerOps {
@@ -48,7 +53,13 @@ class RunnerOpsImpl final : public RunnerOps {
     launch_.for_items(s, "epilogue", num_rows, op);
   }
   void propose_ngram(Stream& s, const ProposeNgram& op, int64_t num_rows) override {
-    launch_.for_items(s, "propose_ngram", num_rows, op);
+    launch_.for_teams(s, "propose_ngram", num_rows, op);
+  }
+  void draft_inputs(Stream& s, const DraftInputs& op) override {
+    launch_.for_items(s, "draft_inputs", op.num_rows, op);
+  }
+  void take_draft(Stream& s, const TakeDraft& op, int64_t num_rows) override {
+    launch_.for_teams(s, "take_draft", num_rows, op);
   }
   void publish_drafts(Stream& s, const PublishDrafts& op, int64_t num_rows) override {
     launch_.for_items(s, "publish_drafts", num_rows, op);

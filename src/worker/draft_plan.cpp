@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/draft_plan.h"
+
+#include "base/log.h"
+#include "files/model_files.h"
+#include "models/registry.h"
+#include "worker/model_plan.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+tl::unexpected<Error> refuse(ErrorCode code, std::string_view what) {
+  return fail(code, fmt::format("--speculative-config: model: {}", what));
+}
+
+Result<void> check(const DraftPlan& draft, const ModelPlan& plan, const std::string& name) {
+  if (plan.place.world_size() > 1) {
+    return refuse(ErrorCode::kUnsupported,
+                  fmt::format("'{}' on {} ranks; a draft model is supported on 1 rank",
+                              name,
+                              plan.place.world_size()));
+  }
+  if (draft.spec.vocab_size != plan.spec.vocab_size) {
+    return refuse(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' has a vocabulary of {} tokens, the model that it drafts for {}",
+                              name,
+                              draft.spec.vocab_size,
+                              plan.spec.vocab_size));
+  }
+  if (std::ranges::any_of(draft.spec.layers, [](const LayerSpec& l) { return l.has_state(); })) {
+    return refuse(ErrorCode::kUnsupported,
+                  fmt::format("'{}' has layers that keep a state, in which a rejected draft would "
+                              "stay",
+                              name));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
+  const ResolvedConfig& config = plan.config;
+  if (config.speculation.method != Speculation::Method::kDraftModel) {
+    return nullptr;
+  }
+  const std::string& name = config.speculation.model;
+  const WeightFiles weights =
+      config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
+  auto files = resolve_model(name, CachePaths::from_environment(), weights);
+  if (!files) {
+    return refuse(files.error().code, files.error().message);
+  }
+  auto checkpoint = Checkpoint::open(*files, weights);
+  if (!checkpoint) {
+    return refuse(checkpoint.error().code, checkpoint.error().message);
+  }
+  auto draft = std::make_unique<DraftPlan>();
+  draft->checkpoint = std::make_unique<Checkpoint>(std::move(*checkpoint));
+  auto spec = read_decoder_spec(*draft->checkpoint);
+  if (!spec) {
+    return refuse(spec.error().code, spec.error().message);
+  }
+  draft->spec = *std::move(spec);
+  if (auto checked = check(*draft, plan, name); !checked) {
+    return tl::unexpected(checked.error());
+  }
+  if (draft->spec.max_position < plan.spec.max_position) {
+    WR_LOG_WARN("the draft model '{}' was made for {} tokens, the model for {}: drafts behind that "
+                "are rarely right",
+                name,
+                draft->spec.max_position,
+                plan.spec.max_position);
+  }
+  set_longest_sequence(draft->spec, plan.spec.max_position);
+  return draft;
+}
+
+void finish_draft_plan(DraftPlan& draft, const ModelPlan& plan) {
+  const auto first = static_cast<size_t>(plan.kv.first_layer.back());
+  draft.model.kv = plan.kv;
+  draft.model.kv.layers.erase(draft.model.kv.layers.begin(),
+                              draft.model.kv.layers.begin() + static_cast<std::ptrdiff_t>(first));
+  draft.model.kv.first_layer = {0};
+  draft.model.first_layer = static_cast<int32_t>(first);
+  draft.model.num_drafts = plan.runner.max_drafts;
+  draft.model.batch_invariant = plan.runner.batch_invariant;
+  draft.decoder = plan.decoder;
+  draft.decoder.layers = {};
+  draft.decoder.max_num_toks =
+      std::max(plan.decoder.max_num_toks, most_draft_model_toks(plan.runner.max_num_seqs));
+}
+
+}  // namespace warprow
