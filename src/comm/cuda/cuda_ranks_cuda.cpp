@@ -65,6 +65,9 @@ class Joined final : public CudaRanks {
  private:
   // Makes the regions and maps those of the others. Returns why it cannot; "" if it could.
   std::string reach_peers() {
+    if (std::max(place_.tensor.size, place_.pipeline.size) > kMaxPeers) {
+      return fmt::format("groups of more than {} ranks", kMaxPeers);
+    }
     std::vector<std::string> marks = all_.exchange(host_mark());
     if (std::ranges::any_of(marks, [&](const std::string& mark) { return mark != marks.front(); })) {
       return "they are on several hosts";
