@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "device/stream.h"
 #include "device/view.h"
+#include "kernels/linear/linear.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -55,6 +56,12 @@ class Communicator {
 
   // values = the sum of all ranks' values, dev f32 [n, width] with adjacent rows.
   virtual void all_reduce(Stream& stream, View<float, 2> values) = 0;
+  // residual += the sum of all ranks' products, both dev f32 [n, width] with adjacent rows. With `next`, on a GPU, also the
+  // first half of the norm of residual's rows. The product is undefined afterwards.
+  virtual void add_sum(Stream& stream,
+                       View<float, 2> product,
+                       View<float, 2> residual,
+                       const HalfNorm* next);
   // all = every rank's `bytes` bytes, by rank. `mine` may be its own place in `all`.
   virtual void all_gather(Stream& stream, const std::byte* mine, std::byte* all, size_t bytes) = 0;
   // On every rank: data = that of `root`.

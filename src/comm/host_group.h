@@ -24,6 +24,7 @@ class HostGroup {
   HostGroup& operator=(const HostGroup&) = delete;
 
   [[nodiscard]] GroupPlace place() const { return place_; }
+  [[nodiscard]] AbortFlag& abort() const { return abort_; }
 
   // Returns every rank's string, by rank. They may have any sizes.
   virtual std::vector<std::string> exchange(const std::string& mine) = 0;

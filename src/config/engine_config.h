@@ -60,7 +60,7 @@ struct EngineConfig {
   std::string worker_binary = "";       // the program of rank processes; empty: this one
   int32_t stall_timeout = 0;            // seconds; 0: 4, and for ranks 60 on a GPU, 600 on a CPU
   int32_t join_timeout = 600;           // seconds in which all ranks of a launcher must have come
-  std::string rank_transport = "auto";  // auto | tcp: of CPU ranks that a launcher started
+  std::string rank_transport = "auto";  // auto | tcp | nccl
   std::string log_level = "warning";
   std::string log_format = "text";
 };

@@ -2,6 +2,7 @@
 #include "layers/join.h"
 
 #include "kernels/add/add_rows.h"
+#include "kernels/linear/half_norm.h"
 #include "kernels/norm/rms_norm.h"
 
 namespace warprow {
@@ -9,7 +10,12 @@ namespace warprow {
 void join_product(Stream& stream,
                   const JoinMode& mode,
                   const View<float, 2>& product,
-                  const View<float, 2>& residual) {
+                  const View<float, 2>& residual,
+                  const HalfNorm* next) {
+  if (mode.is_plain_sum()) {
+    mode.ranks.comm->add_sum(stream, product, residual, next);
+    return;
+  }
   if (!mode.ranks.alone()) {
     mode.ranks.comm->all_reduce(stream, product);
   }
@@ -26,7 +32,8 @@ void Join::lead_to(const DeviceFacts& device,
   next_.weight = norm_weight;
   next_.rows = workspace.normed;
   next_.squares = workspace.squares;
-  halved_ = halved_norm_rows(device, shape(), behind);
+  halved_ = mode_.is_plain_sum() ? halved_norm_rows(device, behind)
+                                 : halved_norm_rows(device, shape(), behind);
 }
 
 LinearShape Join::shape() const {
@@ -43,7 +50,7 @@ void Join::forward(Stream& stream,
   }
   const ActView product = workspace.joined.rows(0, x.shape[0]);
   linear_.forward(stream, {x}, product, LinearEpilogue::kStore, workspace);
-  join_product(stream, mode_, product.f32(), residual);
+  join_product(stream, mode_, product.f32(), residual, next_norm(x.shape[0]));
 }
 
 }  // namespace warprow

@@ -21,13 +21,19 @@ struct JoinMode {
   [[nodiscard]] bool is_plain() const {
     return post_norm.empty() && scale == 1.0F && ranks.alone();
   }
+  // Whether the sum over ranks is added as it is.
+  [[nodiscard]] bool is_plain_sum() const {
+    return post_norm.empty() && scale == 1.0F && !ranks.alone();
+  }
 };
 
-// residual += scale * post_norm(sum over ranks of product). The product is overwritten.
+// residual += scale * post_norm(sum over ranks of product). The product is overwritten. With `next`, the first half of the
+// norm of residual's rows follows; of a plain sum only.
 void join_product(Stream& stream,
                   const JoinMode& mode,
                   const View<float, 2>& product,
-                  const View<float, 2>& residual);
+                  const View<float, 2>& residual,
+                  const HalfNorm* next = nullptr);
 
 // A linear layer and everything between it and the next layer, as one operation:
 //
@@ -35,7 +41,8 @@ void join_product(Stream& stream,
 //   before the next layer
 //
 // One rank alone has the bias b. Without post-norm, scale and other ranks the product's own kernel does it
-// (LinearEpilogue::kAdd), including the first half of the next norm where that pays.
+// (LinearEpilogue::kAdd), including the first half of the next norm where that pays. With other ranks and nothing else the
+// kernel of the sum does all but the product.
 //
 // Owns: nothing; weights and workspace are the model's.
 // Thread: the runner's.

@@ -15,7 +15,7 @@ namespace warprow {
 //
 // requested: the share of the device's memory that the user grants (--gpu-memory-utilization x total); foreign:
 // what contexts and libraries took since start; pinned: only where the device's memory is the host's; between ranks:
-// the shared memory of CPU ranks.
+// the shared memory of CPU ranks, or the region of a GPU that the others write into.
 struct KvBudget {
   int64_t requested = 0;
   int64_t weights = 0;
@@ -52,7 +52,7 @@ struct MemoryPlan {
   int64_t workspace_bytes = 0;          // activations, logits, sampler
   int64_t pinned_bytes = 0;             // host memory that the device reads and writes in place
   bool pinned_is_device = false;        // this is the device's own memory: on a CPU
-  int64_t comm_bytes = 0;               // CPU ranks: its part of their shared memory
+  int64_t comm_bytes = 0;               // several ranks: its part of what they exchange through
   int64_t graph_bytes = 0;              // GPU: captured graphs
   int64_t foreign_estimated_bytes = 0;  // GPU: what the driver and its libraries will still take
   int64_t foreign_measured_bytes = 0;   // GPU: what they had taken before the KV cache was made

@@ -3,6 +3,7 @@
 
 #include "attention/layer_backends.h"
 #include "comm/cpu/shared_memory_communicator.h"
+#include "comm/cuda/cuda_ranks.h"
 #include "device/shape_only.h"
 #include "files/model_files.h"
 #include "models/layer_needs.h"
@@ -220,9 +221,8 @@ void grant_memory(ModelPlan& plan) {
       static_cast<int64_t>(std::floor(share * static_cast<double>(memory.total_bytes)));
   memory.pinned_is_device = !plan.device.own_memory;
   memory.foreign_estimated_bytes = policy.foreign_bytes;
-  if (plan.device.kind == DeviceKind::kCpu) {
-    memory.comm_bytes = comm_bytes(plan.place);
-  }
+  memory.comm_bytes = plan.device.kind == DeviceKind::kCpu ? comm_bytes(plan.place)
+                                                           : cuda::cuda_comm_bytes(plan.place);
   memory.graph_bytes = policy.graphs_take_memory ? plan.runner.graphs.reserved_bytes : 0;
 }
 

@@ -76,7 +76,7 @@ void Worker::settle_kv_cache() {
   if (device_->facts().own_memory) {
     const int64_t taken = device_->facts().free_bytes - device_->free_bytes();
     plan_.memory.note_foreign(taken - capacity(rank_.weights) - capacity(rank_.state) -
-                              capacity(rank_.workspace));
+                              capacity(rank_.workspace) - plan_.memory.comm_bytes);
   }
   value_or_throw(take_terms(plan_, agree(all_offers())));
 }

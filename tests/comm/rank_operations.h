@@ -109,11 +109,51 @@ inline Expectation expect(const Operation& op, GroupPlace place) {
   return e;
 }
 
+// Whether an operation's output is also its input.
+inline bool is_in_place(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kBroadcast ||
+         kind == OperationKind::kSendReceive;
+}
+
+// Enqueues it on memory that the stream's device reaches.
+inline void enqueue_operation(
+    Communicator& comm, Stream& stream, const Operation& op, const float* in, float* out) {
+  const GroupPlace place = comm.place();
+  const size_t bytes = static_cast<size_t>(op.rows * op.width) * sizeof(float);
+  auto* out_bytes = reinterpret_cast<std::byte*>(out);
+  switch (op.kind) {
+    case OperationKind::kAllReduce:
+      comm.all_reduce(stream, make_view(out, op.rows, op.width));
+      break;
+    case OperationKind::kAllGather:
+      comm.all_gather(stream, reinterpret_cast<const std::byte*>(in), out_bytes, bytes);
+      break;
+    case OperationKind::kBroadcast:
+      comm.broadcast(stream, out_bytes, bytes, op.from);
+      break;
+    case OperationKind::kExchangeColumns:
+      comm.exchange_columns(
+          stream,
+          make_view(in, op.rows, op.width),
+          make_view(out, place.share(op.rows).size(), place.size * op.width - op.padding));
+      break;
+    case OperationKind::kSendReceive:
+      if (place.rank == op.from) {
+        comm.send(stream, out_bytes, bytes, op.to);
+      } else if (place.rank == op.to) {
+        comm.receive(stream, out_bytes, bytes, op.from);
+      }
+      break;
+    case OperationKind::kCount:
+      break;
+  }
+}
+
 // An operation with its memory on one rank.
 class RankOperation {
  public:
-  RankOperation(const Operation& op, GroupPlace place) : op_(op), place_(place) {
-    expectation_ = expect(op, place);
+  RankOperation(const Operation& op, GroupPlace place)
+      : op_(op), expectation_(expect(op, place)) {
     load();
   }
 
@@ -121,42 +161,13 @@ class RankOperation {
   void load() {
     in_ = expectation_.in;
     out_.assign(expectation_.out.size(), -1.0F);
-    if (in_place()) {
+    if (is_in_place(op_.kind)) {
       out_ = in_;
     }
   }
 
   void enqueue(Communicator& comm, Stream& stream) {
-    const size_t bytes = static_cast<size_t>(op_.rows * op_.width) * sizeof(float);
-    auto* in = reinterpret_cast<std::byte*>(in_.data());
-    auto* out = reinterpret_cast<std::byte*>(out_.data());
-    switch (op_.kind) {
-      case OperationKind::kAllReduce:
-        comm.all_reduce(stream, make_view(out_.data(), op_.rows, op_.width));
-        break;
-      case OperationKind::kAllGather:
-        comm.all_gather(stream, in, out, bytes);
-        break;
-      case OperationKind::kBroadcast:
-        comm.broadcast(stream, out, bytes, op_.from);
-        break;
-      case OperationKind::kExchangeColumns: {
-        const int64_t whole = place_.size * op_.width - op_.padding;
-        comm.exchange_columns(stream,
-                              make_view(static_cast<const float*>(in_.data()), op_.rows, op_.width),
-                              make_view(out_.data(), place_.share(op_.rows).size(), whole));
-        break;
-      }
-      case OperationKind::kSendReceive:
-        if (place_.rank == op_.from) {
-          comm.send(stream, out, bytes, op_.to);
-        } else if (place_.rank == op_.to) {
-          comm.receive(stream, out, bytes, op_.from);
-        }
-        break;
-      case OperationKind::kCount:
-        break;
-    }
+    enqueue_operation(comm, stream, op_, in_.data(), out_.data());
   }
 
   // Whether the output has the expected bits.
@@ -168,13 +179,7 @@ class RankOperation {
   [[nodiscard]] const Operation& operation() const { return op_; }
 
  private:
-  [[nodiscard]] bool in_place() const {
-    return op_.kind == OperationKind::kAllReduce || op_.kind == OperationKind::kBroadcast ||
-           op_.kind == OperationKind::kSendReceive;
-  }
-
   Operation op_;
-  GroupPlace place_;
   Expectation expectation_;
   std::vector<float> in_;
   std::vector<float> out_;

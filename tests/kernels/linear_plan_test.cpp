@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear_plan.h"
 
+#include "kernels/linear/half_norm.h"
+
 #include "device/cuda_device.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
@@ -123,6 +125,25 @@ TEST(LinearPlan, Float32HasOneKernelAndNoHalves) {
       EXPECT_EQ(cuda::linear_path(sum, m, h200()), cuda::LinearPath::kF32Gemm) << m;
     }
   }
+}
+
+// A sum over ranks begins the norm wherever the product behind it can end it.
+TEST(LinearPlan, ASumOverRanksNeedsTheProductBehindItAlone) {
+  LinearShape behind = shape(6144, 1024, kSwiGlu);
+  const RowRange some = halved_norm_rows(h200(), behind);
+  for (int64_t m = 1; m <= 300; ++m) {
+    EXPECT_EQ(some.has(m), cuda::linear_path(behind, m, h200()) == cuda::LinearPath::kSm90Gemm);
+  }
+  behind.batch_invariant = true;
+  for (const int64_t m : {1, 8, 9, 128, 8192}) {
+    EXPECT_TRUE(halved_norm_rows(h200(), behind).has(m)) << m;
+  }
+  behind.k = 1000;
+  EXPECT_FALSE(halved_norm_rows(h200(), behind).has(64));
+  behind = shape(6144, 1024, kSwiGlu);
+  behind.weights = PackedKind::kF32;
+  EXPECT_FALSE(halved_norm_rows(h200(), behind).has(64));
+  EXPECT_FALSE(halved_norm_rows(DeviceFacts{}, shape(6144, 1024, kSwiGlu)).has(64));
 }
 
 TEST(LinearPlan, NoHalvesWithoutTheKernel) {

@@ -46,8 +46,6 @@ class TcpHostGroup final : public HostGroup {
   // at the same time, each with a group that has itself; groups do not overlap.
   TcpMesh connect(const std::vector<int32_t>& members);
 
-  [[nodiscard]] AbortFlag& abort() const { return abort_; }
-
  private:
   [[nodiscard]] std::vector<int32_t> silent_from(int32_t first) const;
   bool accept_member(Listener& listener,

@@ -6,6 +6,7 @@
 #include "device/cpu/host_limits.h"
 #include "device/cuda_device.h"
 #include "executor/make_executor.h"
+#include "executor/mp/rank_device.h"
 #include "worker/device_ids.h"
 
 #include <sched.h>
@@ -46,16 +47,24 @@ LocalRank::LocalRank(const EngineConfig& config,
   ModelPlan plan = value_or_throw(plan_model(config, machine, {}, place));
   device_ = plan.config.device;
   value_or_throw(check_device(config, device_, machine.why_no_cuda));
-  if (device_ == "cuda" && place.world_size() > 1) {
-    throw StartupError(ErrorCode::kUnsupported,
-                       fmt::format("--{}-parallel-size: {} ranks on GPUs are not supported "
-                                   "yet; use 1, or --device cpu",
-                                   place.pipeline.size > 1 ? "pipeline" : "tensor",
-                                   place.world_size()));
+  value_or_throw(check_transport(config, device_));
+  RankComms joined = comms;
+  if (comms.all != nullptr) {
+    value_or_throw(check_rank_devices(comms.all->exchange(describe_rank_device(plan.device))));
   }
   std::unique_ptr<Device> device;
   if (device_ == "cuda") {
     device = cuda::make_cuda_device(ordinal);
+    if (comms.all != nullptr) {
+      cuda_ranks_ = cuda::join_cuda_ranks(*device,
+                                          place,
+                                          *comms.all,
+                                          config.rank_transport == "nccl"
+                                              ? cuda::GpuTransport::kNccl
+                                              : cuda::GpuTransport::kAuto);
+      joined.tensor = cuda_ranks_->tensor();
+      joined.pipeline = cuda_ranks_->pipeline();
+    }
   } else {
     if (plan.config.pin_threads) {
       keep_own_cores(share);
@@ -63,7 +72,7 @@ LocalRank::LocalRank(const EngineConfig& config,
     device = cpu::make_cpu_device(
         {.num_threads = plan.config.threads, .pin_threads = plan.config.pin_threads});
   }
-  executor_ = make_uniproc_executor(std::move(plan), std::move(device), comms);
+  executor_ = make_uniproc_executor(std::move(plan), std::move(device), joined);
   if (wrap) {
     executor_ = wrap(std::move(executor_));
   }

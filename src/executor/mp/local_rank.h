@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/cuda/cuda_ranks.h"
 #include "comm/rank_place.h"
 #include "config/engine_config.h"
 #include "executor/executor.h"
@@ -30,7 +31,7 @@ struct HostShare {
 
 // A rank in this process, on a device of its own.
 //
-// Owns: device and executor; the communicators outlive it.
+// Owns: device, executor, and on a GPU the communicators; those of CPU ranks outlive it.
 // Thread: one.
 class LocalRank {
  public:
@@ -46,6 +47,7 @@ class LocalRank {
 
  private:
   std::string device_;
+  std::unique_ptr<cuda::CudaRanks> cuda_ranks_;  // null on a CPU, and of one rank
   std::unique_ptr<Executor> executor_;
 };
 

@@ -3,7 +3,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/linear/finish.cuh"
+#include "kernels/linear/half_norm.cuh"
 #include "kernels/linear/half_norm.h"
 
 namespace warprow::cuda {
@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
                                                               const float* weight,
                                                               uint2* rows,
                                                               float* squares,
-                                                              int32_t width) {
+                                                              int32_t width,
+                                                              bool quartered) {
   pdl_wait();
   pdl_release();
   const int64_t row = blockIdx.x;
@@ -25,10 +26,7 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
     const float4 v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
     const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(weight + col)));
     rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
-    const float sum = sum_of_quarters(quarter_of_squares(v, lanes), lanes);
-    if (threadIdx.x % 16 == 0) {
-      squares[row * (width / 64) + col / 64] = sum;
-    }
+    leave_squares(squares, (row * width + col) / 64, v, lanes, quartered);
   }
 }
 
@@ -49,7 +47,8 @@ void begin_norm(Stream& stream, const View<const float, 2>& y, const HalfNorm& h
          half.weight.data,
          static_cast<uint2*>(half.rows.data),
          half.squares,
-         width);
+         width,
+         y.shape[0] <= kMaxQuarteredRows);
 }
 
 }  // namespace warprow::cuda

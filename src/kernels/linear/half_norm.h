@@ -4,11 +4,20 @@
 #include "device/stream.h"
 #include "kernels/linear/linear.h"
 
+namespace warprow {
+
+// As halved_norm_rows of linear.h, where the sum is an operation of its own, over ranks, which begins the norm of any number
+// of rows.
+RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind);
+
+}  // namespace warprow
+
 namespace warprow::cuda {
 
 // The first half of a norm (linear.h, HalfNorm) as an operation of its own, for sums whose kernel does not do it.
 //
-// Formula: half.rows = y * half.weight; half.squares[t, j] = the sum of y's squares in columns 64 j to 64 j + 63.
+// Formula: half.rows = y * half.weight; half.squares[t, j] = the sum of y's squares in columns 64 j to 64 j + 63, or of up to
+//   kMaxQuarteredRows rows its quarters.
 // Shapes: y [T, width] f32, width a multiple of 64.
 // Mapping: a CTA a row, 16 lanes for 64 columns.
 // Bytes moved: 6 * T * width.

@@ -4,6 +4,7 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "base/math.h"
+#include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
@@ -119,6 +120,20 @@ RowRange halved_norm_rows(const DeviceFacts& device,
   const cuda::OwnRows first = cuda::own_rows(sum, device);
   const cuda::OwnRows second = cuda::own_rows(behind, device);
   return {std::max(first.sm80, second.sm80) + 1, std::min(first.all, second.all)};
+}
+
+RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind) {
+  if (device.kind != DeviceKind::kCuda || behind.weights != PackedKind::kBF16 ||
+      behind.k % 64 != 0) {
+    return {};
+  }
+  if (behind.batch_invariant) {
+    return cuda::invariant_chunks(behind, device) > 0
+               ? RowRange{1, std::numeric_limits<int64_t>::max()}
+               : RowRange{};
+  }
+  const cuda::OwnRows own = cuda::own_rows(behind, device);
+  return {own.sm80 + 1, own.all};
 }
 
 }  // namespace warprow

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "config/engine_config.h"
+#include "device/device.h"
+
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+// A rank's device, as ranks tell each other before they load.
+std::string describe_rank_device(const DeviceFacts& facts);
+
+// Refuses ranks on several kinds of devices, by what all have told, by rank: they would wait for the slowest one, and
+// would not compute the same bits.
+Result<void> check_rank_devices(const std::vector<std::string>& devices);
+
+// Refuses a --rank-transport that is not for this device, "cpu" or "cuda".
+Result<void> check_transport(const EngineConfig& config, const std::string& device);
+
+}  // namespace warprow

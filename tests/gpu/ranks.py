@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks on GPUs against one GPU, with random weights.
+
+    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,verify,faults]
+
+Needs two GPUs. `tokens`: greedy and seeded answers of TP=2 and PP=2 against those of one rank, in float32 and bf16, over
+prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
+other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `verify`: `warprow verify` with
+TP=2, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
+command with its name and nothing left behind.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GAP = 0.08
+MAX_TOKENS = 32
+VOCAB = 2048
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 1024, "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "rope_theta": 1000000.0, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "hidden_act": "silu",
+}  # fmt: skip
+MEMORY = ["--kv-cache-memory-bytes", "512MiB", "--gpu-memory-utilization", "0.3", "--max-num-seqs", "64"]
+
+
+def write_model(folder):
+    """A configuration and a tokenizer that names each id; the weights are dummies."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                  "vocab": {f"t{i}": i for i in range(VOCAB)}, "merges": []},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text("{}")
+
+
+def requests():
+    rng = random.Random(5)
+    lines = []
+    for i, length in enumerate((1, 2, 15, 16, 17, 33, 64, 100, 127, 128, 129, 200, 300, 5, 9, 50)):
+        fields = {"temperature": 0} if i % 2 == 0 else {"temperature": 0.9, "seed": i, "top_p": 0.95, "top_k": 50}
+        prompt = [rng.randrange(VOCAB) for _ in range(length)]
+        lines.append({"prompt": prompt, "max_tokens": MAX_TOKENS, "ignore_eos": True, "logprobs": 2, **fields})
+    return lines
+
+
+class Runner:
+    def __init__(self, binary, model, device, extra):
+        self.binary, self.model, self.device, self.extra = binary, model, device, extra
+
+    def command(self, command, *flags):
+        return [self.binary, command, "-m", str(self.model), "--device", self.device, "--load-format", "dummy",
+                *MEMORY, *flags, *self.extra]  # fmt: skip
+
+    def generate(self, lines, *flags):
+        path = self.model / "prompts.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        command = self.command("generate", "--output", "json", "--prompts-file", str(path), *flags)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=40)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+        return [json.loads(line)["choices"][0] for line in done.stdout.splitlines()]
+
+
+def compare(lines, want, got, exact):
+    """Returns mistakes, and how many requests left the other's tokens at a near-tie."""
+    mistakes, left = [], 0
+    for i, (line, a, b) in enumerate(zip(lines, want, got)):
+        for at, (x, y) in enumerate(zip(a["token_ids"], b["token_ids"])):
+            if x == y:
+                continue
+            top = [entry["logprob"] for entry in a["logprobs"][at]["top"]]
+            gap = top[0] - top[1] if len(top) > 1 else 0.0
+            if exact or (line["temperature"] == 0 and gap >= GAP):
+                mistakes.append(f"request {i}, token {at}: {y} for {x}, gap {gap:.4f}")
+            left += 1
+            break
+    return mistakes, left
+
+
+def check_tokens(run):
+    lines, failed = requests(), False
+    for dtype in ("float32", "bfloat16"):
+        try:
+            want = run.generate(lines, "--dtype", dtype)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            print(f"FAIL {dtype}, one rank: {error}")
+            return False
+        for name, flags in (("TP=2", ["-tp", "2"]), ("PP=2", ["-pp", "2"]),
+                            ("TP=2 with NCCL", ["-tp", "2", "--rank-transport", "nccl"])):  # fmt: skip
+            if run.device == "cpu" and "NCCL" in name:
+                continue
+            began = time.monotonic()
+            try:
+                got = run.generate(lines, "--dtype", dtype, *flags)
+                again = run.generate(lines, "--dtype", dtype, *flags) if name != "TP=2 with NCCL" else got
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                print(f"FAIL {dtype} {name}: {error}", flush=True)
+                failed = True
+                continue
+            mistakes, left = compare(lines, want, got, dtype == "float32")
+            same = [a["token_ids"] == b["token_ids"] and a["logprobs"] == b["logprobs"] for a, b in zip(got, again)]
+            if not all(same):
+                mistakes.append(f"{same.count(False)} requests differ when the run is repeated")
+            failed = failed or bool(mistakes)
+            print(f"{'FAIL' if mistakes else 'ok'} {dtype} {name}: {len(lines)} requests of {MAX_TOKENS} tokens, "
+                  f"{left} left at near-ties, {time.monotonic() - began:.1f} s", flush=True)  # fmt: skip
+            for mistake in mistakes[:5]:
+                print(f"    {mistake}")
+    return not failed
+
+
+def check_verify(run):
+    passed = True
+    for flags in (["-tp", "2"],):
+        command = run.command("verify", "--num-requests", "12", "--max-input-len", "200", "--output-len", "24", *flags)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        except subprocess.TimeoutExpired:
+            print(f"FAIL verify {flags}: not done after 60 s")
+            passed = False
+            continue
+        print(f"{'ok' if done.returncode == 0 else 'FAIL'} verify {' '.join(flags)}\n{done.stdout[-1500:]}", flush=True)
+        if done.returncode != 0:
+            print(done.stderr[-1500:])
+            passed = False
+    return passed
+
+
+def ranks_of(pid):
+    """Processes of ranks, by rank."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        for process in child.read_text().split():
+            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+            if b"rank" in words:
+                found[int(words[words.index(b"rank") + 1])] = int(process)
+    return found
+
+
+def check_faults(run):
+    passed = True
+    lines = [{"prompt": [1, 2, 3], "max_tokens": 3500, "temperature": 0, "ignore_eos": True}] * 2
+    path = run.model / "long.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for flags, rank, how in ((["-tp", "2"], 1, signal.SIGKILL), (["-tp", "2"], 0, signal.SIGSTOP),
+                             (["-pp", "2"], 0, signal.SIGKILL)):  # fmt: skip
+        process = subprocess.Popen(run.command("generate", "--output", "json", "--prompts-file", str(path), *flags),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        # A rank has begun once its process has used a second of a core behind its start.
+        deadline = time.monotonic() + 30
+        ranks = {}
+        while time.monotonic() < deadline and len(ranks) < 2:
+            time.sleep(0.1)
+            ranks = ranks_of(process.pid)
+        time.sleep(run.start_time)
+        began = time.monotonic()
+        alive = process.poll() is None
+        if rank in ranks and alive:
+            os.kill(ranks[rank], how)
+        try:
+            _, stderr = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, stderr = process.communicate()
+        took = time.monotonic() - began
+        left = [pid for pid in ranks.values() if Path(f"/proc/{pid}").exists()]
+        ok = alive and process.returncode != 0 and took < 10 and not left and f"rank {rank}" in stderr
+        passed = passed and ok
+        last = stderr.strip().splitlines()[-1] if stderr.strip() else ""
+        print(f"{'ok' if ok else 'FAIL'} {' '.join(flags)}, rank {rank} gets {how.name}: exit code {process.returncode} "
+              f"after {took:.1f} s, {len(left)} processes left: {last}", flush=True)  # fmt: skip
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    return passed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--warprow", required=True, help="the built program")
+    parser.add_argument("--only", default="tokens,verify,faults")
+    parser.add_argument("--device", default="cuda", help="cpu tests this script")
+    parser.add_argument("--start-time", type=float, default=6, help="seconds until ranks run steps")
+    parser.add_argument("--flags", default="", help="more flags for warprow, separated by blanks")
+    options = parser.parse_args()
+    checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults}
+    with tempfile.TemporaryDirectory() as name:
+        write_model(Path(name))
+        run = Runner(options.warprow, Path(name), options.device, options.flags.split())
+        run.start_time = options.start_time
+        passed = [checks[check](run) for check in options.only.split(",")]
+    sys.exit(0 if all(passed) else 1)
+
+
+if __name__ == "__main__":
+    main()
