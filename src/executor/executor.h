@@ -37,6 +37,8 @@ struct ModelFacts {
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
   double draft_cost = 0;   // as in SchedulerConfig
   PoolingFacts pooling;    // of a pooling model
+  int32_t prompt_embeds_width = 0;  // of the vectors that prompts may have; 0: none may
+  int32_t max_logprobs = 0;         // likeliest tokens that a row can report; 0: kMaxLogprobIds
 };
 
 // Counters of the execution layer since start.

@@ -45,7 +45,9 @@ class UniprocExecutor final : public Executor {
               mine.config.enable_hidden_states,
               mine.runner.max_drafts,
               mine.config.draft_cost,
-              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts};
+              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
+              mine.config.enable_prompt_embeds ? mine.spec.hidden_size : 0,
+              std::min(std::max(mine.runner.max_logprobs, kMaxLogprobIds), mine.spec.vocab_size)};
     allocations_before_ = counted_allocations();
   }
 
