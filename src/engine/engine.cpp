@@ -67,6 +67,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
   result.draft_cost = facts.draft_cost;
+  result.copies_blocks = facts.copies_blocks;
   result.num_stages = config.pipeline_parallel_size;
   result.max_concurrent_steps =
       config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;
@@ -89,6 +90,7 @@ Request to_request(RequestId id, RequestFields&& fields) {
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
   request.may_draft = fields.speculate;
+  request.copies_tail = fields.copies_tail;
   return request;
 }
 

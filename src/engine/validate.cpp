@@ -556,6 +556,7 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   fields.speculate = request.sampling.speculate && embeds == nullptr;
   fields.spaces_between_special_tokens = request.sampling.spaces_between_special_tokens;
   fields.priority = request.priority;
+  fields.copies_tail = request.is_beam_step;
   fields.cache_salt = hash_salt(request.cache_salt);
   if (embeds != nullptr) {
     fields.cache_salt = salt_of_vectors(*embeds, fields.cache_salt);

@@ -38,6 +38,7 @@ struct RequestFields {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   bool speculate = true;
+  bool copies_tail = false;  // Request::copies_tail
   bool spaces_between_special_tokens = true;
   int32_t priority = 0;
   uint64_t cache_salt = 0;  // 0: none

@@ -47,6 +47,7 @@ class UniprocExecutor final : public Executor {
               mine.config.draft_cost,
               mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
               mine.config.enable_prompt_embeds ? mine.spec.hidden_size : 0,
+              mine.runner.features.block_copies,
               std::min(std::max(mine.runner.max_logprobs, kMaxLogprobIds), mine.spec.vocab_size)};
     allocations_before_ = counted_allocations();
   }

@@ -33,7 +33,8 @@ Scheduler::Scheduler(SchedulerConfig config)
            .token_pages =
                token_pages_or_all(config_.token_pages, config_.max_num_seqs, config_.max_row_len()),
            .enable_prefix_caching = config_.enable_prefix_caching,
-           .fence_freed_blocks = config_.fence_freed_blocks}),
+           .fence_freed_blocks = config_.fence_freed_blocks,
+           .copies_blocks = config_.copies_blocks}),
       rows_(config_.max_num_seqs),
       running_(requests_),
       waiting_(requests_) {
@@ -124,6 +125,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   kv_.init(r.kv,
            {.adapter = request.adapter, .cache_salt = request.cache_salt},
            r.max_len + config_.max_overhang());
+  r.kv.copies_tail = request.copies_tail && kv_.copies_tails();
   enqueue(index);
   return {};
 }
@@ -557,6 +559,7 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   out.new_rows.reserve(max_rows);
   out.block_appends.reserve(max_rows * num_groups);
   out.page_appends.reserve(max_rows);
+  out.block_copies.reserve(max_rows);
   out.scheduled.reserve(max_rows);
   out.grammar_rows.reserve(max_rows);
   // Only rows that are admitted in one step and share cached blocks can need more.

@@ -25,6 +25,7 @@ struct SchedulerConfig {
   int32_t max_num_batched_tokens = 512;  // the token budget of a step
   int32_t max_model_len = 2048;          // prompt and outputs together
   bool enable_prefix_caching = true;
+  bool copies_blocks = false;  // the workers read SchedulerOutput::block_copies
   bool enable_chunked_prefill = true;
   Policy policy = Policy::kFcfs;
   int32_t max_concurrent_steps = 1;  // num_stages, and one more when async

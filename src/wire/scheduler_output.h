@@ -88,6 +88,7 @@ struct EmbeddingVectors {
   bool operator==(const EmbeddingVectors&) const = default;
 };
 
+// The content of a block, copied before the step's forward, in the order of the list.
 struct BlockCopy {
   int32_t group = 0;
   BlockId from{};
@@ -142,11 +143,11 @@ struct SchedulerOutput {
   std::vector<TokenId> draft_token_ids;
 
   EmbeddingVectors embeddings;  // pool of NewRow::embeds
+  std::vector<BlockCopy> block_copies;
 
   // For later features; empty today.
   std::vector<EncoderInput> encoder_inputs;
   std::vector<uint64_t> encoder_frees;
-  std::vector<BlockCopy> block_copies;
   std::vector<BlockId> blocks_to_zero;
   std::vector<uint8_t> connector_metadata;
   int32_t num_common_prefix_blocks = 0;

@@ -125,6 +125,7 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.max_logprobs = config.max_logprobs == -1 ? plan.spec.vocab_size : config.max_logprobs;
   plan.runner.features.hidden_states = config.enable_hidden_states;
   plan.runner.features.prompt_embeds = config.enable_prompt_embeds;
+  plan.runner.features.block_copies = plan.device.kind == DeviceKind::kCpu;
   Result<GraphOptions> graphs = decide_graphs(config, plan.spec.num_layers);
   if (!graphs) {
     return tl::unexpected(graphs.error());

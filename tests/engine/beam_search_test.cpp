@@ -259,6 +259,23 @@ TEST(BeamSearch, EqualsAReferenceInDoubles) {
   EXPECT_GT(engine->stats().prefix_hit_tokens, 500);
 }
 
+// Each step computes one token of each sequence: the rest of its last block is copied.
+TEST(BeamSearch, StepsComputeOneTokenOfEachSequence) {
+  FakeModel model;
+  auto executor = std::make_unique<testing::FakeExecutor>(model);
+  const testing::FakeExecutor& toy = *executor;
+  const std::unique_ptr<Engine> engine =
+      make_engine({}, testing::make_toy_text(), std::move(executor));
+  GenerationRequest request = greedy_request({9, 3, 4, 7, 8}, 40);
+  request.sampling.ignore_eos = true;
+  Choices choices(3);
+  value_or_throw(BeamSearch::make(*engine, request, {.width = 3}))->start(choices.on_choice());
+  choices.wait();
+  const EngineStats stats = engine->stats();
+  EXPECT_GT(toy.num_block_copies(), 100);
+  EXPECT_EQ(stats.prompt_tokens - stats.prefix_hit_tokens, 5 + 3 * 39);
+}
+
 TEST(BeamSearch, AnAbortEndsEveryChoice) {
   FakeModel model;
   std::atomic<bool> shut = true;

@@ -7,7 +7,6 @@ WARPROW_E2E_MODEL, the model (smollm2). Exits 77, which ctest shows as skipped, 
 the model is not on this machine.
 """
 
-import array
 import asyncio
 import contextlib
 import doctest
@@ -15,11 +14,9 @@ import gc
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -36,6 +33,7 @@ if not os.environ.get("WARPROW_INSTALLED"):
     sys.path.insert(0, PACKAGE["PYTHONPATH"])
     os.environ.update(PACKAGE)
 from cli_test import MODEL, clean_environment, default_model_file  # noqa: E402
+from tiny_model import TinyModel  # noqa: E402
 
 import warprow  # noqa: E402
 from warprow import (  # noqa: E402
@@ -577,35 +575,6 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), files)
         self.assertEqual(len(os.listdir("/proc/self/task")), threads)
         self.assertLess(resident_mib() - before, 30)
-
-
-class TinyModel:
-    """A tiny model with random weights and a tokenizer, in a folder, and its embedding rows."""
-
-    def __init__(self, change=0):
-        self.folder = tempfile.TemporaryDirectory(prefix="warprow-tiny-")
-        tiny = ROOT / "tests/golden/tiny"
-        shutil.copy(tiny / "qwen3_two_groups/config.json", self.folder.name)
-        shutil.copy(tiny / "embed_qwen3/tokenizer.json", self.folder.name)
-        data = bytearray((tiny / "qwen3_two_groups/model.safetensors").read_bytes())
-        size = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + size])
-        begin, end = (8 + size + at for at in header["model.embed_tokens.weight"]["data_offsets"])
-        if change:  # other weights of the same form: the rows of the embedding in another order
-            width = 2 * header["model.embed_tokens.weight"]["shape"][1]
-            data[begin:end] = data[begin + change * width : end] + data[begin : begin + change * width]
-        halves = array.array("H", bytes(data[begin:end]))
-        self.width = header["model.embed_tokens.weight"]["shape"][1]
-        self.rows = array.array("f", array.array("I", (half << 16 for half in halves)).tobytes())  # bfloat16
-        self.path = str(Path(self.folder.name) / "")
-        (Path(self.folder.name) / "model.safetensors").write_bytes(data)
-
-    def vectors(self, ids):
-        """[len(ids), width] of float32, as a buffer."""
-        found = array.array("f")
-        for token in ids:
-            found += self.rows[token * self.width : (token + 1) * self.width]
-        return memoryview(found).cast("B").cast("f", (len(ids), self.width))
 
 
 class PromptEmbedsTest(unittest.TestCase):
