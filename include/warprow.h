@@ -129,6 +129,17 @@ WARPROW_API warprow_status warprow_engine_wake_up(warprow_engine* engine, const 
 /* Forgets every cached prefix. WARPROW_INVALID_ARGUMENT while requests run. */
 WARPROW_API warprow_status warprow_engine_reset_prefix_cache(warprow_engine* engine);
 
+/* Runs no step until warprow_engine_resume; new requests wait. keep: 1: requests go on afterwards where they were;
+ * 0: they end with WARPROW_FINISH_ABORT. */
+WARPROW_API warprow_status warprow_engine_pause(warprow_engine* engine, int32_t keep);
+WARPROW_API warprow_status warprow_engine_resume(warprow_engine* engine);
+
+/* Replaces the weights by those of another checkpoint of the same model, in place. Only while the engine is paused.
+ * model: as in the settings, on this machine. Requests that were kept go on with the new weights after their tokens so
+ * far; cached prefixes are forgotten. WARPROW_INVALID_ARGUMENT if the model is another one, or a tensor has another type
+ * or shape; the engine then has its old weights. */
+WARPROW_API warprow_status warprow_engine_update_weights(warprow_engine* engine, const char* model);
+
 /* ---- Text ---- */
 
 /* The token ids of a text. add_special: with the tokens that the model's rules put around a text. Free *tokens with
@@ -164,13 +175,28 @@ WARPROW_API void warprow_queue_destroy(warprow_queue* queue);
  *   stream      true: outputs as they come; else one output for each choice, at its end
  *   echo, stream_options and members that no request has are refused
  *   texts are the model's own: reasoning sections and tool calls are not taken apart
- *   beam_width  N, 1 to 10: a beam search. The choices are its N best sequences, best first, each with one output at the
+ *   beam_width  N, 1 to 64 or to half of max_logprobs: a beam search. The choices are its N best sequences, best first, each with one output at the
  *               end and with logprobs; length_penalty, 1 unless given. docs/sampling.md says which fields count
  * Or, for a pooling model, the body of POST /pooling with one input, or of POST /score with one text_1 and one text_2 for
  * a reranker; such a request yields one output, with vectors in place of text.
  * Grammars are compiled and templates rendered before the call returns.
  * request: its number, unique for the queue. */
 WARPROW_API warprow_status warprow_queue_submit(warprow_queue* queue, const char* request_json, uint64_t* request);
+
+enum {
+  WARPROW_FLOAT32 = 0,
+  WARPROW_FLOAT16 = 1,
+  WARPROW_BFLOAT16 = 2
+};
+
+/* The same, with vectors in place of token ids, as the model's embedding layer would give them. The setting
+ * enable_prompt_embeds is needed.
+ * request_json: of a completion. Without a prompt the vectors are the prompt; else it is a list of token ids with -1 at
+ *   the place of each vector.
+ * vectors: [num_vectors, width] of the type, without gaps; width is the model's hidden size. They are copied. */
+WARPROW_API warprow_status warprow_queue_submit_embeds(warprow_queue* queue, const char* request_json, const void* vectors,
+                                                       int32_t dtype, size_t num_vectors, size_t width,
+                                                       uint64_t* request);
 
 /* Ends a request soon: its running choices yield a last output with WARPROW_FINISH_ABORT. A request that has ended is
  * ignored. */

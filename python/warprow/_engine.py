@@ -76,6 +76,15 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         check(lib.warprow_engine_reset_prefix_cache(self.handle))
 
+    def pause(self, keep: bool) -> None:
+        check(lib.warprow_engine_pause(self.handle, keep))
+
+    def resume(self) -> None:
+        check(lib.warprow_engine_resume(self.handle))
+
+    def update_weights(self, model: str) -> None:
+        check(lib.warprow_engine_update_weights(self.handle, model.encode()))
+
     def encode(self, text: str, add_special: bool) -> list[int]:
         data = text.encode("utf-8", "surrogatepass")
         tokens = ctypes.POINTER(ctypes.c_int32)()
@@ -127,8 +136,15 @@ class Queue:
         _free_with(self, lib.warprow_queue_destroy, handle)
 
     def submit(self, body: Mapping[str, Any]) -> int:
+        """prompt_embeds: a PromptEmbeds."""
         request = ctypes.c_uint64()
-        check(lib.warprow_queue_submit(self.handle, json.dumps(body).encode(), byref(request)))
+        embeds = body.get("prompt_embeds")
+        if embeds is None:
+            check(lib.warprow_queue_submit(self.handle, json.dumps(body).encode(), byref(request)))
+            return request.value
+        text = json.dumps({name: value for name, value in body.items() if name != "prompt_embeds"}).encode()
+        shape = embeds.type_number, embeds.num_vectors, embeds.width
+        check(lib.warprow_queue_submit_embeds(self.handle, text, embeds.address, *shape, byref(request)))
         return request.value
 
     def cancel(self, request: int) -> None:

@@ -6,16 +6,20 @@ from __future__ import annotations
 import copy
 import ctypes
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
+from ._embeds import PromptEmbeds
 from ._engine import Engine, OwnedOutput
 from ._library import Logprobs, error_of
+from .errors import UnsupportedError
 from .flat_logprobs import FlatLogprobs, read_flat
 from .outputs import CompletionOutput, Logprob, PromptLogprobs, RequestOutput, RequestTimings, SampleLogprobs
 from .sampling_params import RequestOutputKind, SamplingParams
 
-# A text, token ids, or one of them in a dict: {"prompt": ...}, {"prompt_token_ids": ...}, with cache_salt.
+# A text, token ids, or one of them in a dict: {"prompt": ...}, {"prompt_token_ids": ...}, with cache_salt. With
+# {"prompt_embeds": ...} vectors are the prompt, or take the places of -1 in prompt_token_ids.
 Prompt = Union[str, Sequence[int], Mapping[str, Any]]
 Message = Mapping[str, Any]
 
@@ -46,12 +50,20 @@ def prompt_body(prompt: Prompt) -> dict[str, Any]:
         return {"prompt": prompt}
     if not isinstance(prompt, Mapping):
         return {"prompt": _ids(prompt)}
-    known = {"prompt", "prompt_token_ids", "cache_salt"}
+    known = {"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt"}
     for name, value in prompt.items():
         if name not in known and value is not None:
-            raise ValueError(f"{name}: a prompt has text or token ids, and nothing else yet")
-    ids = prompt.get("prompt_token_ids")
-    body = {"prompt": prompt["prompt"] if ids is None else _ids(ids)}
+            raise ValueError(f"{name}: a prompt has text, token ids or prompt_embeds, and nothing else")
+    ids, embeds = prompt.get("prompt_token_ids"), prompt.get("prompt_embeds")
+    body: dict[str, Any] = {}
+    if embeds is not None:
+        body["prompt_embeds"] = PromptEmbeds(embeds)
+    if ids is not None:
+        body["prompt"] = _ids(ids)
+    elif embeds is None:
+        if prompt.get("prompt") is None:
+            raise ValueError("prompt: missing, must be text, or give prompt_token_ids or prompt_embeds")
+        body["prompt"] = prompt["prompt"]
     if prompt.get("cache_salt") is not None:
         body["cache_salt"] = prompt["cache_salt"]
     return body
@@ -60,7 +72,25 @@ def prompt_body(prompt: Prompt) -> dict[str, Any]:
 def input_body(prompt: Prompt) -> dict[str, Any]:
     """The same for a pooling model."""
     body = prompt_body(prompt)
+    if "prompt_embeds" in body:
+        raise UnsupportedError("prompt_embeds: a pooling model takes none")
     return {"input": body.pop("prompt"), **body}
+
+
+def text_of(body: Mapping[str, Any]) -> str | None:
+    """The prompt of a body, if it is a text."""
+    prompt = body.get("prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
+def weights_path(update: str | Mapping[str, Any]) -> str:
+    """Of the argument of update_weights."""
+    if isinstance(update, Mapping):
+        info = update.get("update_info")
+        update = info.get("weights_path") if isinstance(info, Mapping) else None
+    if not isinstance(update, (str, os.PathLike)):
+        raise ValueError('update_weights: must be a path, or {"update_info": {"weights_path": ...}}')
+    return os.fspath(update)
 
 
 def sampling_body(params: SamplingParams | None) -> dict[str, Any]:
@@ -130,7 +160,7 @@ class Assembly:
         out = self.output
         if out.prompt_token_ids is None:
             out.prompt_token_ids = new.prompt_token_ids[: new.num_prompt_token_ids]
-            if out.prompt is None:
+            if out.prompt is None and -1 not in out.prompt_token_ids:  # -1: a vector
                 out.prompt = self._engine.decode(out.prompt_token_ids, False)
         if out.prompt_logprobs is None and self._params.prompt_logprobs is not None and new.choice == 0:
             out.prompt_logprobs = self._prompt_logprobs(output)

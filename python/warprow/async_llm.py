@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from ._engine import Engine, OwnedOutput, Queue
 from ._library import DONE, TIMEOUT
-from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampling_body
+from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampling_body, text_of, weights_path
 from .errors import ClosedError
 from .logits_rules import Rule
 from .outputs import RequestOutput
@@ -121,6 +121,7 @@ class AsyncLLM:
         self.info = self._engine.info()
         self._dispatcher = _Dispatcher(self._engine)
         self._requests: dict[str, int] = {}
+        self._paused = False
         self._counter = 0
 
     def __enter__(self) -> AsyncLLM:
@@ -149,10 +150,9 @@ class AsyncLLM:
         """The answer as it grows; SamplingParams.output_kind says whether each output has all of it or what is new.
         A generator that is closed, or whose task is cancelled, ends its request."""
         body = prompt_body(prompt)
-        text = body["prompt"] if isinstance(body["prompt"], str) else None
         if priority:
             body["priority"] = priority
-        async for output in self._answer(text, {**sampling_body(sampling_params), **body}, sampling_params, request_id):
+        async for output in self._answer(text_of(body), {**sampling_body(sampling_params), **body}, sampling_params, request_id):
             yield output
 
     async def chat(
@@ -237,6 +237,26 @@ class AsyncLLM:
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         for tag in [None] if tags is None else tags:
             await asyncio.to_thread(self._engine.wake_up, tag)
+
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Runs no step until resume_generation(). mode "abort" ends requests; with "keep" they go on afterwards."""
+        if mode not in ("abort", "keep"):
+            raise ValueError(f"mode: {mode} is neither abort nor keep")
+        await asyncio.to_thread(self._engine.pause, mode == "keep")
+        self._paused = True
+        if clear_cache and mode == "abort":
+            await self.reset_prefix_cache()
+
+    async def resume_generation(self) -> None:
+        await asyncio.to_thread(self._engine.resume)
+        self._paused = False
+
+    async def is_paused(self) -> bool:
+        return self._paused
+
+    async def update_weights(self, update: str | Mapping[str, Any]) -> None:
+        """As LLM.update_weights, between pause_generation() and resume_generation()."""
+        await asyncio.to_thread(self._engine.update_weights, weights_path(update))
 
     async def reset_prefix_cache(self) -> None:
         await asyncio.to_thread(self._engine.reset_prefix_cache)

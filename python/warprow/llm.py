@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ._engine import Engine, Queue
 from ._library import CLOSED, TIMEOUT, check
-from ._requests import Assembly, Message, Prompt, chat_body, is_one_prompt, prompt_body, sampling_body
+from ._requests import Assembly, Message, Prompt, chat_body, is_one_prompt, prompt_body, sampling_body, text_of, weights_path
 from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from .errors import UnsupportedError
 from .logits_rules import Rule
@@ -70,13 +70,13 @@ class LLM:
         use_tqdm: bool | Callable[..., Any] = True,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Answers to prompts, in their order: texts, token ids, or dicts with `prompt` or `prompt_token_ids`."""
+        """Answers to prompts, in their order: texts, token ids, or dicts with `prompt`, `prompt_token_ids` or
+        `prompt_embeds`."""
         some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
         bodies = []
         for prompt, params in zip(some, _each(sampling_params, len(some))):
             body = prompt_body(prompt)
-            text = body["prompt"] if isinstance(body["prompt"], str) else None
-            bodies.append((self._assembly(text, params), {**sampling_body(params), **body}))
+            bodies.append((self._assembly(text_of(body), params), {**sampling_body(params), **body}))
         return self._answers(bodies, use_tqdm, priority)
 
     def chat(
@@ -287,6 +287,16 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         self._engine.reset_prefix_cache()
+
+    def update_weights(self, update: str | Mapping[str, Any]) -> None:
+        """Replaces the weights by those of another checkpoint of the same model, in place: a path, or vLLM's
+        {"update_info": {"weights_path": ...}}. Requests of other threads go on with the new weights."""
+        model = weights_path(update)
+        self._engine.pause(keep=True)
+        try:
+            self._engine.update_weights(model)
+        finally:
+            self._engine.resume()
 
     def state(self) -> dict[str, Any]:
         """The engine's state now, as the server's GET /v1/engine/state."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ class PoolingParams:
     dimensions: int | None = None
     # Embeddings of length 1, or probabilities in place of logits. Default: as the model's files say.
     use_activation: bool | None = None
+    # Vectors are arrays of numpy, float32, that view the engine's memory and cannot be written; else lists.
+    as_numpy: bool = False
     # Members of the request's body that have no field here.
     extra_args: dict[str, Any] = field(default_factory=dict)
 
@@ -40,14 +43,15 @@ class PoolingParams:
 
 @dataclass
 class PoolingOutput:
-    """A vector, or with the tasks token_embed and token_classify a list of one for each token of the prompt."""
+    """A vector, or with the tasks token_embed and token_classify one for each token of the prompt: a list of lists, or an
+    array of two dimensions."""
 
-    data: list[float] | list[list[float]]
+    data: Any
 
 
 @dataclass
 class EmbeddingOutput:
-    embedding: list[float]
+    embedding: Any  # list[float], or an array
 
     @property
     def hidden_size(self) -> int:
@@ -56,7 +60,7 @@ class EmbeddingOutput:
 
 @dataclass
 class ClassificationOutput:
-    probs: list[float]
+    probs: Any  # list[float], or an array
 
     @property
     def num_classes(self) -> int:
@@ -83,9 +87,10 @@ class PoolingRequestOutput(Generic[Pooled]):
 class PooledAssembly:
     """The one output of a pooling request; not there before it is finished."""
 
-    def __init__(self, request_id: str, of_tokens: bool) -> None:
+    def __init__(self, request_id: str, of_tokens: bool, as_numpy: bool = False) -> None:
         self._request_id = request_id
         self._of_tokens = of_tokens
+        self._as_numpy = as_numpy
         self.finished = False
         self.output: PoolingRequestOutput[PoolingOutput]
 
@@ -94,8 +99,7 @@ class PooledAssembly:
         new = output.contents
         if new.error:
             raise error_of(new.error_status, new.error.decode("utf-8", "replace"))
-        rows = new.pooled[: new.num_pooled]
-        data = [rows[at : at + new.pooled_width] for at in range(0, len(rows), new.pooled_width)] if self._of_tokens else rows
+        data = _array(output, self._of_tokens) if self._as_numpy else _lists(new, self._of_tokens)
         ids = new.prompt_token_ids[: new.num_prompt_token_ids]
         self.output = PoolingRequestOutput(self._request_id, PoolingOutput(data), ids, new.num_cached_tokens)
         self.finished = True
@@ -107,6 +111,23 @@ class PooledAssembly:
         return len(self.output.prompt_token_ids), 0
 
 
+def _lists(new: Any, of_tokens: bool) -> Any:
+    rows = new.pooled[: new.num_pooled]
+    return [rows[at : at + new.pooled_width] for at in range(0, len(rows), new.pooled_width)] if of_tokens else rows
+
+
+def _array(output: OwnedOutput, of_tokens: bool) -> Any:
+    """A view of the output's memory, which lives as long as the view."""
+    import numpy
+
+    new = output.contents
+    memory = (ctypes.c_float * new.num_pooled).from_address(ctypes.addressof(new.pooled.contents))
+    memory.owner = output  # type: ignore[attr-defined]
+    vectors = numpy.frombuffer(memory, numpy.float32)
+    vectors.flags.writeable = False
+    return vectors.reshape(-1, new.pooled_width) if of_tokens else vectors
+
+
 def pooling_request(
     info: Mapping[str, Any], prompt: Prompt, params: PoolingParams | None, task: str | None, request_id: str
 ) -> tuple[dict[str, Any], PooledAssembly]:
@@ -116,7 +137,8 @@ def pooling_request(
     embeds = (task or info.get("pooling_task", "embed")).endswith("embed")
     members = {} if task is None else {"task": task}
     body = {**members, **(params or PoolingParams()).body(embeds), **input_body(prompt)}
-    return body, PooledAssembly(request_id, task is not None and task.startswith("token_"))
+    as_numpy = params is not None and params.as_numpy
+    return body, PooledAssembly(request_id, task is not None and task.startswith("token_"), as_numpy)
 
 
 def retyped(output: PoolingRequestOutput[PoolingOutput], outputs: Pooled) -> PoolingRequestOutput[Pooled]:

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of include/warprow.h: handles and C types in front of the room's classes.
+#include "base/dtype.h"
+#include "engine/prompt_embeds.h"
 #include "text/text_model.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -233,6 +237,37 @@ warprow_status warprow_engine_reset_prefix_cache(warprow_engine* engine) {
   });
 }
 
+warprow_status warprow_engine_pause(warprow_engine* engine, int32_t keep) {
+  return guarded([&] {
+    if (any_null(engine)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](Served& served) {
+      return status_from(served.engine.pause(keep != 0 ? Engine::PauseMode::kKeep
+                                                       : Engine::PauseMode::kAbort));
+    });
+  });
+}
+
+warprow_status warprow_engine_resume(warprow_engine* engine) {
+  return guarded([&] {
+    if (any_null(engine)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](Served& served) { return status_from(served.engine.resume()); });
+  });
+}
+
+warprow_status warprow_engine_update_weights(warprow_engine* engine, const char* model) {
+  return guarded([&] {
+    if (any_null(engine, model)) {
+      return null_argument();
+    }
+    return engine->loaded->call(
+        [&](Served& served) { return status_from(served.engine.update_weights(model)); });
+  });
+}
+
 warprow_status warprow_tokenize(warprow_engine* engine,
                                 const char* text,
                                 size_t text_len,
@@ -320,7 +355,37 @@ warprow_status warprow_queue_submit(warprow_queue* queue,
     if (any_null(queue, request_json, request)) {
       return null_argument();
     }
-    return queue->requests.submit(request_json, *request);
+    return queue->requests.submit(request_json, nullptr, *request);
+  });
+}
+
+warprow_status warprow_queue_submit_embeds(warprow_queue* queue,
+                                           const char* request_json,
+                                           const void* vectors,
+                                           int32_t dtype,
+                                           size_t num_vectors,
+                                           size_t width,
+                                           uint64_t* request) {
+  return guarded([&] {
+    if (any_null(queue, request_json, request) || vectors == nullptr) {
+      return null_argument();
+    }
+    constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+    if (dtype < WARPROW_FLOAT32 || dtype > WARPROW_BFLOAT16) {
+      return fail_call(WARPROW_INVALID_ARGUMENT,
+                       "dtype: " + std::to_string(dtype) + " is no WARPROW_FLOAT32, ...");
+    }
+    constexpr size_t kMost = INT32_MAX;
+    if (num_vectors < 1 || width < 1 || num_vectors > kMost || width > kMost) {
+      return fail_call(WARPROW_INVALID_ARGUMENT,
+                       "prompt_embeds: " + std::to_string(num_vectors) + " vectors of " +
+                           std::to_string(width) + " numbers, must be 1 or more of each");
+    }
+    const DType type = kTypes[dtype];
+    const std::span bytes(static_cast<const std::byte*>(vectors),
+                          num_vectors * width * dtype_bytes(type));
+    return queue->requests.submit(
+        request_json, prompt_embeds(bytes, type, static_cast<int32_t>(width)), *request);
   });
 }
 

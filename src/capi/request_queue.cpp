@@ -67,12 +67,21 @@ Result<std::optional<BeamOptions>> read_beams(const OrderedJson& root, Generatio
 }
 
 // The endpoints' bodies, without what only an HTTP answer has.
-Result<ReadBody> read_body(const OrderedJson& root, std::string_view text) {
+Result<ReadBody> read_body(const OrderedJson& root, std::string_view text, PromptEmbeds embeds) {
   if (root.contains("stream_options")) {
     return fail(ErrorCode::kUnsupported, "stream_options: outputs have no usage");
   }
   const bool is_chat = root.contains("messages");
-  Result<GenerationBody> body = is_chat ? read_chat_body(root, text) : parse_completions_body(text);
+  if (is_chat && embeds != nullptr) {
+    return fail(ErrorCode::kUnsupported, "prompt_embeds: a chat has no place for them");
+  }
+  std::vector<PromptEmbeds> given;
+  if (embeds != nullptr) {
+    given.push_back(std::move(embeds));
+  }
+  Result<GenerationBody> body = is_chat
+                                    ? read_chat_body(root, text)
+                                    : read_completions_body(root, text, std::move(given));
   if (!body) {
     return tl::unexpected(body.error());
   }
@@ -87,8 +96,12 @@ Result<ReadBody> read_body(const OrderedJson& root, std::string_view text) {
   if (!is_chat && max_tokens != root.end() && max_tokens->is_null()) {
     body->sampling.max_tokens.reset();
   }
-  return read_beams(root, *body).map([&](const std::optional<BeamOptions>& beams) {
-    return ReadBody{*std::move(body), is_chat, beams};
+  Result<std::optional<BeamOptions>> beams = read_beams(root, *body);
+  if (beams && *beams && !body->embeds.empty()) {
+    return fail(ErrorCode::kUnsupported, "prompt_embeds: a beam search takes none");
+  }
+  return beams.map([&](const std::optional<BeamOptions>& read) {
+    return ReadBody{*std::move(body), is_chat, read};
   });
 }
 
@@ -102,7 +115,9 @@ EncodedPrompts encode(Served& served, ReadBody& read) {
 
 }  // namespace
 
-warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
+warprow_status RequestQueue::submit(std::string_view body,
+                                    PromptEmbeds embeds,
+                                    uint64_t& request) {
   return engine_->call([&](Served& served) {
     if (box_->is_closed()) {
       return fail_call(WARPROW_CLOSED, kClosed);
@@ -112,11 +127,14 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
       return fail_call(root.error());
     }
     if (is_pooling_body(*root)) {
+      if (embeds != nullptr) {
+        return fail_call(WARPROW_UNSUPPORTED, "prompt_embeds: a pooling request takes none");
+      }
       tl::expected<ValidRequest, ApiError> valid = read_pooling_request(served, *root, body);
       return valid ? submit_choices(served, {*std::move(valid)}, false, request)
                    : fail_with(valid.error());
     }
-    Result<ReadBody> read = read_body(*root, body);
+    Result<ReadBody> read = read_body(*root, body, std::move(embeds));
     if (!read) {
       return fail_call(read.error());
     }

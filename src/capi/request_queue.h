@@ -29,7 +29,8 @@ class RequestQueue {
   RequestQueue(const RequestQueue&) = delete;
   RequestQueue& operator=(const RequestQueue&) = delete;
 
-  warprow_status submit(std::string_view body, uint64_t& request);
+  // embeds: of the body's prompt, or null.
+  warprow_status submit(std::string_view body, PromptEmbeds embeds, uint64_t& request);
   warprow_status cancel(uint64_t request);
   warprow_status wait(int64_t timeout_ms, warprow_output*& output);
   void close();

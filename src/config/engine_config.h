@@ -48,6 +48,7 @@ struct EngineConfig {
   std::string logprobs_mode = "raw_logprobs";
   int32_t max_logprobs = 20;  // that a request may ask for; -1: as many as the vocabulary has
   bool enable_hidden_states = false;  // requests may ask for hidden states
+  bool enable_prompt_embeds = false;  // prompts may have vectors in place of token ids
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;

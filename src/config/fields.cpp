@@ -250,6 +250,11 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::enable_hidden_states,
      .group = "Answers",
      .help = "allow requests to return hidden states; takes host memory"},
+    {.name = "enable-prompt-embeds",
+     .member = &EngineConfig::enable_prompt_embeds,
+     .group = "Answers",
+     .help = "allow prompts with embeddings in place of token ids (prompt_embeds); takes memory for "
+             "the vectors of a step"},
     {.name = "attention-backend",
      .member = &EngineConfig::attention_backend,
      .group = "Kernels",

@@ -45,6 +45,7 @@ Result<void> check_unused(const SamplingOptions& options) {
 GenerationRequest step_request(const GenerationRequest& request, int64_t width) {
   GenerationRequest step = request;
   step.sampling = {};
+  step.is_beam_step = true;
   step.hidden_states = HiddenStatesOption::kNone;
   step.sampling.temperature = request.sampling.temperature.value_or(0.0);
   step.sampling.top_p = 1;
@@ -60,8 +61,8 @@ GenerationRequest step_request(const GenerationRequest& request, int64_t width) 
 
 Result<void> check_options(const GenerationRequest& request,
                            const BeamOptions& options,
-                           int64_t vocab_size) {
-  const int64_t widest = std::min(kMaxBeamWidth, vocab_size / 2);
+                           const ModelFacts& facts) {
+  const int64_t widest = max_beam_width(facts);
   if (options.width < 1 || options.width > widest) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("beam_width: {} is outside [1, {}]", options.width, widest));
@@ -83,6 +84,10 @@ Result<void> check_options(const GenerationRequest& request,
 
 }  // namespace
 
+int64_t max_beam_width(const ModelFacts& facts) {
+  return std::min(std::max(facts.max_logprobs, kMaxLogprobIds), facts.vocab_size) / 2;
+}
+
 BeamSearch::BeamSearch(Engine& engine,
                        GenerationRequest request,
                        ValidRequest first,
@@ -98,7 +103,7 @@ Result<std::shared_ptr<BeamSearch>> BeamSearch::make(Engine& engine,
                                                      const GenerationRequest& request,
                                                      const BeamOptions& options) {
   const ModelFacts& facts = engine.model_facts();
-  if (Result<void> checked = check_options(request, options, facts.vocab_size); !checked) {
+  if (Result<void> checked = check_options(request, options, facts); !checked) {
     return tl::unexpected(checked.error());
   }
   GenerationRequest step = step_request(request, options.width);

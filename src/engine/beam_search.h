@@ -18,14 +18,15 @@
 
 namespace warprow {
 
-// Twice as many tokens are considered after each sequence, so that enough remain if half of them end.
-inline constexpr int64_t kMaxBeamWidth = kMaxLogprobs / 2;
-
 // What a request needs beside its prompt and its sampling options.
 struct BeamOptions {
-  int64_t width = 1;  // 1 .. kMaxBeamWidth
+  int64_t width = 1;  // 1 .. max_beam_width
   double length_penalty = 1.0;
 };
+
+// The widest search. Twice as many tokens are considered after each sequence, so that enough remain if half of them end;
+// a row reports at most ModelFacts::max_logprobs.
+[[nodiscard]] int64_t max_beam_width(const ModelFacts& facts);
 
 // A beam search that runs on an engine. Each token of each sequence is a request of its own; the prefix cache has
 // what they share, and all but the last block of each sequence.

@@ -33,6 +33,7 @@ RequestLimits request_limits(const EngineConfig& config,
   limits.max_model_len = facts.max_model_len;
   limits.eos_token_ids = text.eos;
   limits.has_hidden_states = facts.has_hidden_states;
+  limits.prompt_embeds_width = facts.prompt_embeds_width;
   limits.has_priorities = config.scheduling_policy == "priority";
   limits.max_logprobs = config.max_logprobs;
   limits.pooling = facts.pooling;
@@ -68,6 +69,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.draft_lookahead = facts.draft_lookahead;
   result.draft_cost = facts.draft_cost;
   result.draft_knee = facts.draft_knee;
+  result.copies_blocks = facts.copies_blocks;
   result.num_stages = config.pipeline_parallel_size;
   result.max_concurrent_steps =
       config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;
@@ -81,6 +83,7 @@ Request to_request(RequestId id, RequestFields&& fields) {
   Request request;
   request.id = id;
   request.prompt = std::move(fields.prompt_token_ids);
+  request.embeds = std::move(fields.embeds);
   request.params = fields.params;
   request.max_tokens = fields.max_tokens;
   request.eos_token_ids = std::move(fields.eos_token_ids);
@@ -89,6 +92,7 @@ Request to_request(RequestId id, RequestFields&& fields) {
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
   request.may_draft = fields.speculate;
+  request.copies_tail = fields.copies_tail;
   return request;
 }
 
@@ -116,7 +120,7 @@ class EngineImpl final : public Engine {
         grammars_(*text_),
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
         loop_(config, scheduler_config(config, *executor_), *executor_, inbox_, outputs_),
-        control_(*executor_, loop_),
+        control_(*executor_, loop_, config.model),
         output_loop_(outputs_, inbox_),
         engine_thread_([this] { loop_.run(); }),
         output_thread_([this] { output_loop_.run(); }) {}
@@ -225,6 +229,9 @@ class EngineImpl final : public Engine {
     return call([this] { return control_.resume(); });
   }
   [[nodiscard]] bool is_paused() const override { return control_.paused(); }
+  Result<void> update_weights(const std::string& model) override {
+    return call([this, model] { return control_.update_weights(model); });
+  }
 
  private:
   // Runs before anything is encoded or compiled for the request.
@@ -293,10 +300,16 @@ Result<std::vector<ValidRequest>> EngineImpl::admit(
   const std::vector<std::vector<TokenId>> bad_words =
       encode_bad_words(request.sampling.bad_words, text_->tokenizer);
   std::vector<ValidRequest> out;
-  for (std::vector<TokenId>& prompt : prompts) {
-    const auto prompt_len = static_cast<int64_t>(prompt.size());
+  WR_CHECK(request.embeds.empty() || request.embeds.size() == prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto prompt_len = static_cast<int64_t>(prompts[i].size());
     Result<ValidRequest> valid =
-        validate_request(request, std::move(prompt), limits_, bad_words, grammar);
+        validate_request(request,
+                         std::move(prompts[i]),
+                         limits_,
+                         bad_words,
+                         grammar,
+                         request.embeds.empty() ? nullptr : request.embeds[i]);
     if (!valid) {
       return tl::unexpected(std::move(valid).error());
     }

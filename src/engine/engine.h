@@ -181,6 +181,14 @@ class Engine {
   virtual Result<void> pause(PauseMode mode) = 0;
   virtual Result<void> resume() = 0;
   [[nodiscard]] virtual bool is_paused() const = 0;
+
+  // Replaces the weights by those of another checkpoint of the same model, in place: what was captured for a device and
+  // all memory stay. Requests that pause() kept go on with the new weights from the tokens that they have; nothing
+  // computed before is used. `model` is named as in the settings, and must be on this machine. Only while it is paused.
+  // Errors: another model, or tensors of another type or shape; then the old weights count. Blocks; not from a callback.
+  virtual Result<void> update_weights(const std::string& /*model*/) {
+    return fail(ErrorCode::kUnsupported, "update_weights: the engine has no checkpoint");
+  }
 };
 
 // Takes constructed parts, so that tests can pass their own executor; the command line uses load_engine.

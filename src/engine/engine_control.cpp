@@ -82,6 +82,26 @@ Result<void> EngineControl::resume() {
   return {};
 }
 
+Result<void> EngineControl::update_weights(const std::string& model) {
+  if (!paused_) {
+    return fail(ErrorCode::kInvalidArgument, "update_weights: the engine runs; pause it first");
+  }
+  if (!state_.awake()) {
+    return fail(ErrorCode::kInvalidArgument, "update_weights: the engine sleeps; wake it up first");
+  }
+  if (const auto fits = ask_ranks(executor_, CheckWeights{{}, model}); !fits) {
+    return fail(fits.error().code, "update_weights: " + fits.error().message);
+  }
+  loop_.scheduler().forget_computed();
+  if (const auto loaded = ask_ranks(executor_, LoadWeights{{}, model}); !loaded) {
+    // Some ranks may have them already.
+    (void)executor_.call(LoadWeights{{}, weights_}).get();
+    return fail(loaded.error().code, "update_weights: " + loaded.error().message);
+  }
+  weights_ = model;
+  return {};
+}
+
 void EngineControl::pause_or_resume() {
   if (state_.awake() && !paused_) {
     loop_.resume();

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace warprow {
@@ -52,7 +53,9 @@ class SleepState {
 // Thread: the engine's, as tasks of the inbox; state() and paused() any.
 class EngineControl {
  public:
-  EngineControl(Executor& executor, EngineLoop& loop) : executor_(executor), loop_(loop) {}
+  // weights: the model whose weights are loaded.
+  EngineControl(Executor& executor, EngineLoop& loop, std::string weights)
+      : executor_(executor), loop_(loop), weights_(std::move(weights)) {}
 
   // Each rank's report, or why not; see contracts.sleep.
   Result<std::vector<std::string>> sleep(int level);
@@ -62,6 +65,8 @@ class EngineControl {
   // keeps: requests go on after resume(); else they end.
   Result<void> pause(bool keeps);
   Result<void> resume();
+  // See Engine. Ends the engine (StartupError) if neither the new weights nor the old ones can be read.
+  Result<void> update_weights(const std::string& model);
   [[nodiscard]] std::vector<RequestStatus> list_requests() const {
     return loop_.scheduler().list_requests();
   }
@@ -75,6 +80,7 @@ class EngineControl {
 
   Executor& executor_;
   EngineLoop& loop_;
+  std::string weights_;
   SleepState state_;
   std::atomic<bool> paused_ = false;  // by pause()
 };

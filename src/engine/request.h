@@ -3,9 +3,11 @@
 
 #include "base/ids.h"
 #include "text/structured_output.h"
+#include "wire/scheduler_output.h"
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -57,13 +59,18 @@ enum class HiddenStatesOption : uint8_t {
   kAll,      // those, and with the first output one for every prompt token
 };
 
+// The vectors of a prompt, one for each id -1, as the model's embedding layer would give them. Null: it has ids alone.
+using PromptEmbeds = std::shared_ptr<const EmbeddingVectors>;
+
 // A client's request, before validation.
 struct GenerationRequest {
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
+  std::vector<PromptEmbeds> embeds;  // of each prompt; empty: of none. Needs enable_prompt_embeds
   SamplingOptions sampling;
   HiddenStatesOption hidden_states = HiddenStatesOption::kNone;  // needs enable_hidden_states
   int32_t priority = 0;
   std::string cache_salt;
+  bool is_beam_step = false;  // may ask for as many logprobs as a row can report
 };
 
 }  // namespace warprow

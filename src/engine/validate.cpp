@@ -12,6 +12,7 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -67,10 +68,10 @@ class Checker {
       : options_(options), limits_(limits), length_(limits.max_model_len) {}
 
   void check_runner();
-  void check_prompt(const std::vector<TokenId>& ids);
+  void check_prompt(const std::vector<TokenId>& ids, const EmbeddingVectors* embeds);
   void check_pooled_prompt(const std::vector<TokenId>& ids);
-  SamplingParams check_sampling();
-  void check_logprobs(SamplingParams& params);
+  SamplingParams check_sampling(bool is_beam_step);
+  void check_logprobs(SamplingParams& params, bool is_beam_step);
   void check_penalties(SamplingParams& params);
   std::optional<uint64_t> check_seed();
   int32_t check_max_tokens(size_t prompt_len);
@@ -93,7 +94,8 @@ class Checker {
   double check(const RealRange& range, Choice<double> choice);
   int64_t check(const IntRange& range, Choice<int64_t> choice);
   bool in_vocabulary(int64_t id) const { return id >= 0 && id < limits_.vocab_size; }
-  void check_prompt_ids(const std::vector<TokenId>& ids);
+  void check_prompt_ids(const std::vector<TokenId>& ids, bool may_have_vectors = false);
+  void check_embeds(const std::vector<TokenId>& ids, const EmbeddingVectors& embeds);
   void check_id(const char* field, int64_t id);
   void check_allowed(TokenLists& lists);
   void check_biases(TokenLists& lists);
@@ -143,11 +145,48 @@ void Checker::check_runner() {
   }
 }
 
-void Checker::check_prompt(const std::vector<TokenId>& ids) {
+void Checker::check_prompt(const std::vector<TokenId>& ids, const EmbeddingVectors* embeds) {
   if (std::optional<PromptExcess> excess = length_.judge(std::ssize(ids))) {
     refuse(ErrorCode::kInvalidArgument, std::move(excess->message));
   }
-  check_prompt_ids(ids);
+  if (embeds != nullptr) {
+    check_embeds(ids, *embeds);
+  }
+  check_prompt_ids(ids, embeds != nullptr);
+}
+
+void Checker::check_embeds(const std::vector<TokenId>& ids, const EmbeddingVectors& embeds) {
+  if (limits_.prompt_embeds_width == 0) {
+    refuse(ErrorCode::kUnsupported,
+           "prompt_embeds: the engine was started without --enable-prompt-embeds");
+    return;
+  }
+  if (options_.prompt_logprobs) {
+    refuse(ErrorCode::kUnsupported,
+           "prompt_logprobs: a prompt with prompt_embeds has tokens without an id");
+  }
+  if (embeds.width != limits_.prompt_embeds_width) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("prompt_embeds: vectors of {} numbers, must have {}, the model's hidden size",
+                       embeds.width,
+                       limits_.prompt_embeds_width));
+    return;
+  }
+  const auto places = std::ranges::count(ids, TokenId{-1});
+  if (std::cmp_not_equal(places, embeds.num_vectors())) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("prompt_embeds: {} vectors for {} places (-1) in the prompt",
+                       embeds.num_vectors(),
+                       places));
+  }
+  const auto odd = std::ranges::find_if_not(embeds.values, [](float v) { return std::isfinite(v); });
+  if (odd != embeds.values.end()) {
+    const auto at = odd - embeds.values.begin();
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("prompt_embeds: {} in vector {}, must be a finite number",
+                       *odd,
+                       at / embeds.width));
+  }
 }
 
 void Checker::check_pooled_prompt(const std::vector<TokenId>& ids) {
@@ -157,12 +196,12 @@ void Checker::check_pooled_prompt(const std::vector<TokenId>& ids) {
   check_prompt_ids(ids);
 }
 
-void Checker::check_prompt_ids(const std::vector<TokenId>& ids) {
+void Checker::check_prompt_ids(const std::vector<TokenId>& ids, bool may_have_vectors) {
   if (ids.empty()) {
     refuse(ErrorCode::kInvalidArgument, "prompt: 0 tokens, must be 1 or more");
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (!in_vocabulary(ids[i])) {
+    if (!in_vocabulary(ids[i]) && !(may_have_vectors && ids[i] == -1)) {
       refuse(ErrorCode::kInvalidArgument,
              fmt::format("prompt: token id {} at position {} is outside the vocabulary [0, {}]",
                          ids[i],
@@ -173,9 +212,11 @@ void Checker::check_prompt_ids(const std::vector<TokenId>& ids) {
   }
 }
 
-void Checker::check_logprobs(SamplingParams& params) {
+void Checker::check_logprobs(SamplingParams& params, bool is_beam_step) {
   const bool has_all = limits_.max_logprobs == -1;
-  const int64_t most = has_all ? limits_.vocab_size : limits_.max_logprobs;
+  const int64_t allowed = is_beam_step ? std::max<int64_t>(limits_.max_logprobs, kMaxLogprobIds)
+                                       : limits_.max_logprobs;
+  const int64_t most = has_all ? limits_.vocab_size : allowed;
   if (options_.logprobs) {
     const int64_t n = check(IntRange{"logprobs", has_all ? -1 : 0, most},
                             Choice<int64_t>{*options_.logprobs, ""});
@@ -188,7 +229,7 @@ void Checker::check_logprobs(SamplingParams& params) {
   }
 }
 
-SamplingParams Checker::check_sampling() {
+SamplingParams Checker::check_sampling(bool is_beam_step) {
   const SamplingOptions& model = limits_.defaults;
   const double temperature =
       check(RealRange{"temperature", 0, 2}, choose(options_.temperature, model.temperature, 1.0));
@@ -198,7 +239,7 @@ SamplingParams Checker::check_sampling() {
   const int64_t top_k =
       check(IntRange{"top_k", -1, kNoLimit}, choose(options_.top_k, model.top_k, int64_t{0}));
   SamplingParams params;
-  check_logprobs(params);
+  check_logprobs(params, is_beam_step);
   if (temperature >= kGreedyBelow) {  // a greedy row ignores these, as in vLLM
     params.temperature = static_cast<float>(temperature);
     // A double just above 0 must not become a float 0, which is out of range.
@@ -444,17 +485,25 @@ uint64_t hash_salt(std::string_view salt) {
   return hash == 0 ? 1 : hash;
 }
 
+// Of prompts whose ids are equal, those with other vectors share no prefix. The one with equal vectors does.
+uint64_t salt_of_vectors(const EmbeddingVectors& embeds, uint64_t salt) {
+  const BlockHash vectors = sip_hash_128(std::as_bytes(std::span(embeds.values)));
+  const uint64_t words[] = {vectors.lo, vectors.hi, salt};
+  return sip_hash_128(std::as_bytes(std::span(words))).lo;
+}
+
 // Checks everything and returns the resulting fields, without those that are only copied.
 Result<RequestFields> checked_fields(const GenerationRequest& request,
                                      const std::vector<TokenId>& prompt_token_ids,
                                      const RequestLimits& limits,
-                                     std::vector<std::vector<TokenId>> bad_words) {
+                                     std::vector<std::vector<TokenId>> bad_words,
+                                     const EmbeddingVectors* embeds) {
   const SamplingOptions& options = request.sampling;
   Checker checker(options, limits);
   RequestFields fields;
   checker.check_runner();
-  checker.check_prompt(prompt_token_ids);
-  fields.params = checker.check_sampling();
+  checker.check_prompt(prompt_token_ids, embeds);
+  fields.params = checker.check_sampling(request.is_beam_step);
   checker.check_penalties(fields.params);
   fields.seed = checker.check_seed();
   fields.max_tokens = checker.check_max_tokens(prompt_token_ids.size());
@@ -491,9 +540,10 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
                                       std::vector<TokenId> prompt_token_ids,
                                       const RequestLimits& limits,
                                       std::vector<std::vector<TokenId>> bad_words,
-                                      std::optional<Grammar> grammar) {
+                                      std::optional<Grammar> grammar,
+                                      PromptEmbeds embeds) {
   Result<RequestFields> checked =
-      checked_fields(request, prompt_token_ids, limits, std::move(bad_words));
+      checked_fields(request, prompt_token_ids, limits, std::move(bad_words), embeds.get());
   if (!checked) {
     return tl::unexpected(std::move(checked).error());
   }
@@ -503,10 +553,15 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   fields.stop = request.sampling.stop;
   fields.include_stop_str_in_output = request.sampling.include_stop_str_in_output;
   fields.skip_special_tokens = request.sampling.skip_special_tokens;
-  fields.speculate = request.sampling.speculate;
+  fields.speculate = request.sampling.speculate && embeds == nullptr;
   fields.spaces_between_special_tokens = request.sampling.spaces_between_special_tokens;
   fields.priority = request.priority;
+  fields.copies_tail = request.is_beam_step;
   fields.cache_salt = hash_salt(request.cache_salt);
+  if (embeds != nullptr) {
+    fields.cache_salt = salt_of_vectors(*embeds, fields.cache_salt);
+    fields.embeds = std::move(embeds);
+  }
   return ValidRequest(std::move(fields));
 }
 
@@ -603,7 +658,7 @@ Result<ValidRequest> validate_pooling_request(const PoolingRequest& request,
 }
 
 Result<void> check_without_prompt(const GenerationRequest& request, const RequestLimits& limits) {
-  return checked_fields(request, {0}, limits, {}).map([](const RequestFields&) {});
+  return checked_fields(request, {0}, limits, {}, nullptr).map([](const RequestFields&) {});
 }
 
 Result<void> check_without_model(const SamplingOptions& sampling) {

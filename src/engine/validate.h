@@ -21,8 +21,10 @@ namespace warprow {
 // A request after validation: every value is legal for the loaded model and every default is filled
 // in.
 struct RequestFields {
-  // 1 .. max_model_len - 1 ids, each in the vocabulary; up to max_model_len of a pooling request.
+  // 1 .. max_model_len - 1 ids, each in the vocabulary; up to max_model_len of a pooling request. -1 where `embeds` has
+  // a vector.
   std::vector<TokenId> prompt_token_ids;
+  PromptEmbeds embeds;
   SamplingParams params;                // seed is 0 if the client gave none
   std::optional<uint64_t> seed;         // unset: the engine draws one at submission
   int32_t num_choices = 1;              // requested answers; see split_choices
@@ -36,6 +38,7 @@ struct RequestFields {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   bool speculate = true;
+  bool copies_tail = false;  // Request::copies_tail
   bool spaces_between_special_tokens = true;
   int32_t priority = 0;
   uint64_t cache_salt = 0;  // 0: none
@@ -61,6 +64,7 @@ struct RequestLimits {
   int32_t max_model_len = 0;
   std::vector<TokenId> eos_token_ids;
   bool has_hidden_states = false;       // of ModelFacts
+  int32_t prompt_embeds_width = 0;      // of ModelFacts
   bool has_priorities = false;          // --scheduling-policy priority
   int64_t max_logprobs = kMaxLogprobs;  // -1: as many as the vocabulary has
   PoolingFacts pooling;                 // of a pooling model, which takes no requests for text
@@ -73,13 +77,14 @@ class ValidRequest;
 // range; the message names field, value and limit. Ranges and defaults are vLLM's.
 // `prompt_token_ids` is the request's prompt, rendered and encoded; `bad_words` are the sequences
 // that spell its bad words (engine/bad_words.h), `grammar` is its structured output, compiled
-// (engine/grammar_source.h).
+// (engine/grammar_source.h). `embeds` are the prompt's vectors; request.embeds is not read.
 [[nodiscard]] Result<ValidRequest> validate_request(
     const GenerationRequest& request,
     std::vector<TokenId> prompt_token_ids,
     const RequestLimits& limits,
     std::vector<std::vector<TokenId>> bad_words = {},
-    std::optional<Grammar> grammar = {});
+    std::optional<Grammar> grammar = {},
+    PromptEmbeds embeds = nullptr);
 
 // The same for a pooling request whose prompt is encoded. kUnsupported if the model generates, or has no vectors of the
 // kind that is asked for.
@@ -116,7 +121,8 @@ class ValidRequest {
                                                std::vector<TokenId> prompt_token_ids,
                                                const RequestLimits& limits,
                                                std::vector<std::vector<TokenId>> bad_words,
-                                               std::optional<Grammar> grammar);
+                                               std::optional<Grammar> grammar,
+                                               PromptEmbeds embeds);
   friend Result<ValidRequest> validate_pooling_request(const PoolingRequest& request,
                                                        std::vector<TokenId> prompt_token_ids,
                                                        const RequestLimits& limits);

@@ -39,6 +39,9 @@ struct ModelFacts {
   double draft_cost = 0;
   double draft_knee = 0;
   PoolingFacts pooling;    // of a pooling model
+  int32_t prompt_embeds_width = 0;  // of the vectors that prompts may have; 0: none may
+  bool copies_blocks = false;       // SchedulerOutput::block_copies are read
+  int32_t max_logprobs = 0;         // likeliest tokens that a row can report; 0: kMaxLogprobIds
 };
 
 // Counters of the execution layer since start.

@@ -74,4 +74,21 @@ struct WakeRanks {
   [[nodiscard]] static std::string decode(std::string report) { return report; }
 };
 
+// Other weights for the loaded model, from a checkpoint on this machine: whether it fits, and loading it in place. Both
+// throw StartupError; after a failed load the weights are undefined until a load succeeds. No step may be in flight.
+struct WeightsOperation {
+  using Answer = std::string;
+  [[nodiscard]] static std::string decode(std::string answer) { return answer; }
+};
+struct CheckWeights : WeightsOperation {
+  static constexpr std::string_view kName = "check_weights";
+  std::string model;
+  [[nodiscard]] std::string encode() const { return model; }
+};
+struct LoadWeights : WeightsOperation {
+  static constexpr std::string_view kName = "load_weights";
+  std::string model;
+  [[nodiscard]] std::string encode() const { return model; }
+};
+
 }  // namespace warprow

@@ -47,7 +47,10 @@ class UniprocExecutor final : public Executor {
               mine.runner.draft_lookahead,
               mine.config.draft_cost,
               mine.config.draft_knee,
-              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts};
+              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
+              mine.config.enable_prompt_embeds ? mine.spec.hidden_size : 0,
+              mine.runner.features.block_copies,
+              std::min(std::max(mine.runner.max_logprobs, kMaxLogprobIds), mine.spec.vocab_size)};
     allocations_before_ = counted_allocations();
   }
 

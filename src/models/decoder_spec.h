@@ -43,6 +43,7 @@ struct DecoderWeightNames {
   std::string layer_inputs, layer_inputs_product, layer_inputs_norm;
   std::string layer_input_gate, layer_input_out, layer_input_post_norm;
   std::string layer_scalar;
+  bool operator==(const DecoderWeightNames&) const = default;
 };
 
 // Everything that distinguishes one decoder-only transformer from another. The forward (models/decoder.h) is
@@ -71,6 +72,7 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;       // indexed by AttentionSpec::rope
   std::vector<LayerSpec> layers;     // [num_layers]
   DecoderWeightNames names;
+  bool operator==(const DecoderSpec&) const = default;
 };
 
 // Makes all layers alike.

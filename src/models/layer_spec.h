@@ -44,6 +44,7 @@ struct AttentionSpec {
   }
   [[nodiscard]] int32_t out_size() const { return num_heads * head_dim_v; }
   [[nodiscard]] int32_t gate_size() const { return output_gate ? out_size() : 0; }
+  bool operator==(const AttentionSpec&) const = default;
 };
 
 // Attention with rope and no other option, with scale 1 / sqrt(head size).
@@ -78,6 +79,7 @@ struct FfnSpec {
   [[nodiscard]] int32_t active_size() const {
     return intermediate_size * std::max(1, experts_per_token) + shared_size;
   }
+  bool operator==(const FfnSpec&) const = default;
 };
 
 // A gated delta net, which keeps a state of fixed size in place of keys and values.
@@ -87,6 +89,7 @@ struct DeltaSpec : GatedDeltaShape {
 
   // Outputs of the first product: queries, keys, values and output gates.
   [[nodiscard]] int64_t in_size() const { return num_channels() + value_size(); }
+  bool operator==(const DeltaSpec&) const = default;
 };
 
 // One layer: for attention, or a gated delta net in its place, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).
@@ -103,6 +106,7 @@ struct LayerSpec {
   bool layer_scalar = false;  // a factor of the residual stream behind the layer
 
   [[nodiscard]] bool has_state() const { return delta.num_value_heads > 0; }
+  bool operator==(const LayerSpec&) const = default;
 };
 
 }  // namespace warprow

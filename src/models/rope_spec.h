@@ -35,6 +35,7 @@ struct RopeSpec {
   int32_t max_len = 0;            // kLongRope: of the longest sequence
   float attention_factor = 1.0F;  // of cosines and sines
   bool interleaved = false;       // pairs are (2i, 2i + 1), else (i, i + rot_dim / 2)
+  bool operator==(const RopeSpec&) const = default;
 };
 
 // Inverse frequencies [rot_dim / 2], in f32 throughout as transformers computes them.

@@ -68,12 +68,12 @@ void RequestRows::append(const PageAppend& append,
 void RequestRows::add(const NewRow& row, const SchedulerOutput& out, StagedWrites& staged) {
   Host& host = hosts_[static_cast<size_t>(index_of(row.row))];
   WR_CHECK(!host.live, "row {} is given out twice", index_of(row.row));
-  WR_CHECK_EQ(row.embeds.count + row.tokens.count, row.prefill_len);
+  WR_CHECK_EQ(row.tokens.count, row.prefill_len);
   const std::span tokens = slice(out.token_ids, row.tokens);
   host.live = true;
   host.generation = row.generation;
   host.prefill_len = row.prefill_len;
-  store_.put_prefill(row.row, row.embeds.count, tokens);
+  store_.put_prefill(row.row, tokens);
   host.num_logprobs = row.params.num_logprobs;
   host.sample_rules = sample_rules_of(row.params);
 

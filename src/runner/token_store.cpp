@@ -47,18 +47,15 @@ void TokenStore::append(const PageAppend& append,
                     pages_of(append.row).subspan(static_cast<size_t>(append.start)).begin());
 }
 
-void TokenStore::put_prefill(RowId row, int32_t num_embeds, std::span<const TokenId> tokens) {
+void TokenStore::put_prefill(RowId row, std::span<const TokenId> tokens) {
   auto* const cells = prefill_.as<TokenId>();
   const int32_t page_size = 1 << tokens_.page_shift;
-  const int32_t len = num_embeds + static_cast<int32_t>(tokens.size());
+  const auto len = static_cast<int32_t>(tokens.size());
   WR_CHECK_LE(len, page_size * tokens_.pages_per_row);
   for (int32_t first = 0; first < len; first += page_size) {
     const auto page = static_cast<size_t>(first >> tokens_.page_shift);
     TokenId* to = cells + (int64_t{pages_of(row)[page]} << tokens_.page_shift);
-    const int32_t end = std::min(first + page_size, len);
-    const int32_t first_id = std::clamp(num_embeds, first, end);
-    to = std::fill_n(to, first_id - first, -1);
-    std::copy_n(tokens.begin() + (first_id - num_embeds), end - first_id, to);
+    std::copy_n(tokens.begin() + first, std::min(page_size, len - first), to);
   }
 }
 

@@ -29,9 +29,8 @@ class TokenStore {
   TokenStore(Arena& state, Device& device, const StepLimits& limits, StagedTables& staged);
 
   void append(const PageAppend& append, std::span<const PageId> pages, StagedWrites& staged);
-  // Stores a new row's prefill; the row must have its pages. num_embeds tokens without an id are stored as -1, and
-  // the ids follow them.
-  void put_prefill(RowId row, int32_t num_embeds, std::span<const TokenId> tokens);
+  // Stores a new row's prefill; the row must have its pages. A token without an id is -1.
+  void put_prefill(RowId row, std::span<const TokenId> tokens);
 
   // The row's prefill tokens from `position` on as far as they are contiguous, at most max_count.
   [[nodiscard]] std::span<const TokenId> prefill_run(RowId row,

@@ -41,6 +41,8 @@ KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
     }
     alignment_ = std::lcm(alignment_, group.block_size);
   }
+  copies_tails_ = limits.enable_prefix_caching && limits.copies_blocks && groups_.size() == 1 &&
+                  spec.groups.front().kind == KvKind::kFull;
   hits_.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     hits_[g].reserve(static_cast<size_t>(
@@ -98,6 +100,7 @@ int32_t KvCacheManager::aligned_hit(const RequestKv& kv, size_t group, int32_t l
 int32_t KvCacheManager::find_prefix(RequestKv& kv,
                                     std::span<const TokenId> tokens,
                                     int32_t max_tokens) {
+  tail_ = kNullBlock;
   if (!enable_prefix_caching_) {
     return 0;
   }
@@ -120,7 +123,54 @@ int32_t KvCacheManager::find_prefix(RequestKv& kv,
     }
   }
   collect_hits(kv, hit);
-  return hit;
+  return hit + find_tail(kv, tokens, hit, max_tokens);
+}
+
+// How many tokens behind the prefix a partly filled block has. That block is needed beside those of the request until
+// its copy is planned.
+int32_t KvCacheManager::find_tail(const RequestKv& kv,
+                                  std::span<const TokenId> tokens,
+                                  int32_t num_hit,
+                                  int32_t max_tokens) {
+  if (!kv.copies_tail || free_blocks_to_admit(num_of(tokens)) >= pool_.num_free()) {
+    return 0;
+  }
+  const int32_t most = std::min(groups_.front().block_size - 1, max_tokens - num_hit);
+  for (int32_t count = most; count > 0; --count) {
+    tail_ = pool_.find(tail_hash(kv, tokens, num_hit, count), 0);
+    if (tail_ != kNullBlock) {
+      return count;
+    }
+  }
+  return 0;
+}
+
+// The name of a block that has `count` tokens from `begin` on, a block's begin.
+BlockHash KvCacheManager::tail_hash(const RequestKv& kv,
+                                    std::span<const TokenId> tokens,
+                                    int32_t begin,
+                                    int32_t count) const {
+  const int32_t block = begin / groups_.front().block_size;
+  const BlockHash parent =
+      block == 0 ? BlockHash{} : kv.chains.front()[static_cast<size_t>(block) - 1];
+  return hash_block(parent,
+                    tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+                    kv.keys);
+}
+
+void KvCacheManager::cache_tail(RequestKv& kv,
+                                std::span<const TokenId> tokens,
+                                int32_t num_confirmed) {
+  const int32_t block_size = groups_.front().block_size;
+  const int32_t count = num_confirmed % block_size;
+  if (!kv.copies_tail || count == 0) {
+    return;
+  }
+  const int32_t begin = num_confirmed - count;
+  extend_chains(kv, tokens);
+  pool_.set_hash(kv.tables.front().blocks[static_cast<size_t>(begin / block_size)],
+                 tail_hash(kv, tokens, begin, count),
+                 0);
 }
 
 void KvCacheManager::collect_hits(const RequestKv& kv, int32_t num_hit) {
@@ -175,6 +225,9 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
       }
     }
   }
+  if (tail_ != kNullBlock) {
+    pool_.touch(tail_);
+  }
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].state_pages > 0) {
       enter_states(kv, g);
@@ -187,6 +240,11 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
         static_cast<int32_t>(std::count(hits_[g].begin(), hits_[g].end(), kNullBlock));
     append_blocks(kv, g, admission.num_tokens);
     emit(kv, g, 0, admission.row, out);
+  }
+  if (tail_ != kNullBlock) {
+    const std::vector<BlockId>& blocks = kv.tables.front().blocks;
+    out.block_copies.push_back({0, tail_, blocks[hits_.front().size()]});
+    pool_.release(std::exchange(tail_, kNullBlock), out.step);
   }
   append_pages(kv, admission.num_known, admission.row, out);
   if (num_state_pages_ > 0) {

@@ -42,6 +42,7 @@ struct RequestKv {
   bool has_loans = false;         // its tables name a checkpoint, or a state to start from
   bool leaves_start = false;      // the state that the step starts from is the checkpoint
   bool loans_on_row = false;      // the row's cells name some that may be given back
+  bool copies_tail = false;       // see KvCacheManager::copies_tails()
   BlockHashKeys keys;
   std::vector<Table> tables;  // by group
   // By distinct block size: hashes of the full blocks of known tokens.
@@ -56,6 +57,9 @@ struct RequestKv {
 // A state group keeps one state of a request. A chunk of a prefill may leave a checkpoint at its last block end, whose
 // pages enter the prefix cache under the name of the tokens before it; a request that hits it reads them in its first
 // step and writes its own.
+//
+// A request with copies_tail leaves its last, partly filled block in the prefix cache too, at its end. Another such
+// request that goes on from there begins with a copy, since it writes into the rest of the block.
 //
 // A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
 // and at least scheduled to be computed, for the last time). Rules: facts of the V2 design, sections 7.2 and 7.3.
@@ -72,6 +76,7 @@ class KvCacheManager {
     TokenPages token_pages;
     bool enable_prefix_caching = true;
     bool fence_freed_blocks = false;
+    bool copies_blocks = false;  // the workers can copy blocks
   };
 
   // What admit() needs to give a request its row.
@@ -85,13 +90,16 @@ class KvCacheManager {
   KvCacheManager(const KvCacheSpec& spec, const Limits& limits);
 
   [[nodiscard]] bool has_states() const { return num_state_pages_ > 0; }
+  // Whether RequestKv::copies_tail may be set: with one group that attends to all tokens.
+  [[nodiscard]] bool copies_tails() const { return copies_tails_; }
   // The most blocks a request ever holds at once while its length grows to num_tokens.
   [[nodiscard]] int32_t max_blocks_for(int32_t num_tokens) const;
 
   // Prepares an empty RequestKv with room for num_tokens, so that nothing is allocated later.
   void init(RequestKv& kv, const BlockHashKeys& keys, int32_t num_tokens) const;
 
-  // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without a prefix cache.
+  // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without a prefix cache. With
+  // copies_tail it may end within a block.
   // The blocks found are kept for an admit() that follows at once.
   int32_t find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens);
   // Tokens of the prefix just found that groups of blocks have cached, and perhaps state groups not: where a checkpoint
@@ -116,6 +124,9 @@ class KvCacheManager {
 
   // Enters into the prefix cache the full blocks among the first num_confirmed tokens.
   void cache_full_blocks(RequestKv& kv, std::span<const TokenId> tokens, int32_t num_confirmed);
+
+  // At a request's end: enters its last block, of which num_confirmed tokens are final, with copies_tail.
+  void cache_tail(RequestKv& kv, std::span<const TokenId> tokens, int32_t num_confirmed);
 
   // After a step is planned: names the checkpoint that it leaves, and gives it and the state that it starts from back to
   // the pool.
@@ -149,6 +160,14 @@ class KvCacheManager {
   // The longest hit of one group, rounded down to a multiple of alignment_.
   [[nodiscard]] int32_t aligned_hit(const RequestKv& kv, size_t group, int32_t limit) const;
   void collect_hits(const RequestKv& kv, int32_t num_hit);
+  int32_t find_tail(const RequestKv& kv,
+                    std::span<const TokenId> tokens,
+                    int32_t num_hit,
+                    int32_t max_tokens);
+  [[nodiscard]] BlockHash tail_hash(const RequestKv& kv,
+                                    std::span<const TokenId> tokens,
+                                    int32_t begin,
+                                    int32_t count) const;
   [[nodiscard]] int32_t free_blocks_to_admit(int32_t num_known) const;
   [[nodiscard]] bool lacks_blocks(const RequestKv& kv, int32_t num_tokens) const;
   [[nodiscard]] bool lacks_pages(const RequestKv& kv, int32_t num_tokens) const;
@@ -175,11 +194,13 @@ class KvCacheManager {
   int32_t checkpoint_unit_ = 1;
   int32_t shared_prefix_ = 0;
   bool enable_prefix_caching_;
+  bool copies_tails_ = false;
   TokenPages token_pages_;
   BlockPool pool_;
   PagePool pages_;
   // By group: the blocks of the last prefix found, null where a window skips them.
   std::vector<std::vector<BlockId>> hits_;
+  BlockId tail_ = kNullBlock;  // the partly filled block behind that prefix, if it ends in one
 };
 
 }  // namespace warprow

@@ -7,6 +7,7 @@
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace warprow {
@@ -14,7 +15,8 @@ namespace warprow {
 // A request as the scheduler takes it: validated, in token ids.
 struct Request {
   uint64_t id = 0;  // chosen by the caller, unique among live requests
-  std::vector<TokenId> prompt;
+  std::vector<TokenId> prompt;  // -1 where `embeds` has a vector in place of an id
+  std::shared_ptr<const EmbeddingVectors> embeds;  // null: no vectors
   SamplingParams params;
   int32_t max_tokens = 16;              // outputs, >= 1; max_model_len limits them too
   std::vector<TokenId> eos_token_ids;   // ends with kStop and no stop id; empty: EOS is ignored
@@ -25,6 +27,7 @@ struct Request {
   bool may_draft = true;                // tokens are drafted for it if the scheduler drafts any
   int32_t adapter = -1;
   uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
+  bool copies_tail = false;  // others go on from its end, as it from theirs: see KvCacheManager
 };
 
 enum class FinishReason : uint8_t {

@@ -22,6 +22,7 @@ void RequestTable::remove(int32_t index) {
   index_of_id_.erase((*this)[index].id);
   // 0 is no arrival number, so results in flight no longer match the request.
   (*this)[index].arrival = 0;
+  (*this)[index].embeds.reset();
   free_.push_back(index);
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct LiveRequest {
   int32_t next = -1;
   int32_t num_cached_tokens = -1;  // prefix hit of the first admission; -1 before it
   std::vector<TokenId> tokens;     // known: prompt and outputs
+  std::shared_ptr<const EmbeddingVectors> embeds;  // Request::embeds
   uint64_t arrival = 0;            // increases; never reused
   uint64_t id = 0;
   std::vector<TokenId> eos_token_ids;

@@ -33,7 +33,8 @@ Scheduler::Scheduler(SchedulerConfig config)
            .token_pages =
                token_pages_or_all(config_.token_pages, config_.max_num_seqs, config_.max_row_len()),
            .enable_prefix_caching = config_.enable_prefix_caching,
-           .fence_freed_blocks = config_.fence_freed_blocks}),
+           .fence_freed_blocks = config_.fence_freed_blocks,
+           .copies_blocks = config_.copies_blocks}),
       rows_(config_.max_num_seqs),
       running_(requests_),
       waiting_(requests_) {
@@ -109,6 +110,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.stop_from_len = prompt_len + std::min(request.params.min_tokens, r.max_len - prompt_len);
   r.tokens.reserve(static_cast<size_t>(r.max_len));
   r.tokens.assign(request.prompt.begin(), request.prompt.end());
+  r.embeds = request.embeds;
   r.arrival = next_arrival_++;
   r.priority = config_.policy == SchedulerConfig::Policy::kPriority ? request.priority : 0;
   r.num_cached_tokens = -1;
@@ -124,6 +126,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   kv_.init(r.kv,
            {.adapter = request.adapter, .cache_salt = request.cache_salt},
            r.max_len + config_.max_overhang());
+  r.kv.copies_tail = request.copies_tail && kv_.copies_tails();
   enqueue(index);
   return {};
 }
@@ -145,6 +148,15 @@ std::vector<uint64_t> Scheduler::abort_all() {
     }
   }
   return ids;
+}
+
+void Scheduler::forget_computed() {
+  WR_CHECK_EQ(num_in_flight_, 0);
+  while (running_.back() >= 0) {
+    finished_rows_.push_back(requests_[running_.back()].row);
+    leave_row(running_.back());
+  }
+  reset_prefix_cache();
 }
 
 void Scheduler::reset_prefix_cache() {
@@ -428,6 +440,13 @@ void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) 
     row.params.flags &= ~SamplingParams::kPromptHidden;
   }
   out.token_ids.insert(out.token_ids.end(), r.tokens.begin(), r.tokens.end());
+  if (r.embeds != nullptr) {
+    EmbeddingVectors& pool = out.embeddings;
+    pool.width = r.embeds->width;
+    row.embeds = {static_cast<int32_t>(pool.num_vectors()),
+                  static_cast<int32_t>(r.embeds->num_vectors())};
+    pool.values.insert(pool.values.end(), r.embeds->values.begin(), r.embeds->values.end());
+  }
   if (r.params.min_tokens > 0) {
     row.stop_ids.begin = static_cast<int32_t>(out.stop_ids.size());
     row.stop_ids.count = static_cast<int32_t>(r.eos_token_ids.size() + r.stop_token_ids.size());
@@ -497,11 +516,17 @@ int32_t Scheduler::pick_victim() const {
 }
 
 void Scheduler::preempt(int32_t index, SchedulerOutput& out) {
+  const RowId row = requests_[index].row;
+  unschedule(row, out);
+  out.preempted_rows.push_back(row);
+  leave_row(index);
+}
+
+// A running request waits again, with nothing computed.
+void Scheduler::leave_row(int32_t index) {
   LiveRequest& r = requests_[index];
-  unschedule(r.row, out);
   kv_.release(r.kv, last_step());
   rows_.release(r.row);
-  out.preempted_rows.push_back(r.row);
   running_.erase(index);
   r.state = LiveRequest::State::kWaiting;
   r.row = kNoRow;
@@ -561,6 +586,7 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   out.new_rows.reserve(max_rows);
   out.block_appends.reserve(max_rows * num_groups);
   out.page_appends.reserve(max_rows);
+  out.block_copies.reserve(max_rows);
   out.scheduled.reserve(max_rows);
   out.grammar_rows.reserve(max_rows);
   // Only rows that are admitted in one step and share cached blocks can need more.

@@ -25,6 +25,7 @@ struct SchedulerConfig {
   int32_t max_num_batched_tokens = 512;  // the token budget of a step
   int32_t max_model_len = 2048;          // prompt and outputs together
   bool enable_prefix_caching = true;
+  bool copies_blocks = false;  // the workers read SchedulerOutput::block_copies
   bool enable_chunked_prefill = true;
   Policy policy = Policy::kFcfs;
   int32_t max_concurrent_steps = 1;  // num_stages, and one more when async
@@ -130,6 +131,9 @@ class Scheduler {
   // Forgets every cached prefix, because the cache's memory is lost. No request may be running, and no step in
   // flight.
   void reset_prefix_cache();
+  // The same, and running requests wait to be admitted again, because what was computed is no longer what the model
+  // would compute. Their rows are released in the next step. No step may be in flight.
+  void forget_computed();
 
   // Whether requests are left to schedule or released rows to report to the workers; steps in flight do not count.
   [[nodiscard]] bool has_work() const {
@@ -204,6 +208,7 @@ class Scheduler {
 
   [[nodiscard]] int32_t pick_victim() const;
   void preempt(int32_t index, SchedulerOutput& out);
+  void leave_row(int32_t index);
   void unschedule(RowId row, SchedulerOutput& out);
   void enqueue(int32_t index);
   void end(int32_t index);

@@ -94,6 +94,9 @@ void Scheduler::take_result(const PlannedRow& planned,
     kv_.cache_full_blocks(r.kv, r.tokens, r.num_confirmed());
   }
   if (delta.reason != FinishReason::kNone) {
+    if (!failed) {
+      kv_.cache_tail(r.kv, r.tokens, r.num_confirmed());
+    }
     end(planned.index);
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "base/ids.h"
 #include "wire/scheduler_output.h"
 

@@ -21,8 +21,7 @@ void SchedulerOutput::clear() {
   grammar_rows.clear();
   draft_token_ids.clear();
   embeddings.width = 0;
-  embeddings.dtype = DType::kF32;
-  embeddings.bytes.clear();
+  embeddings.values.clear();
   encoder_inputs.clear();
   encoder_frees.clear();
   block_copies.clear();

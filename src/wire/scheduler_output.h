@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "base/dtype.h"
 #include "base/ids.h"
 #include "wire/sampling_params.h"
 
@@ -34,15 +33,14 @@ struct NewRow {
   int32_t prompt_len = 0;   // as the user sent it; rules that separate prompt and output use it
   int32_t prefill_len = 0;  // tokens known at admission: prompt, or prompt + outputs when resumed
   int32_t num_computed_tokens = 0;  // prefix cache hits
-  // In SchedulerOutput::token_ids: the prefill, or with embeds only what follows the prompt.
+  // In SchedulerOutput::token_ids: the prefill. -1 at each place of the prompt that has a vector in place of an id.
   Span32 tokens;
   int32_t adapter = -1;
   SamplingParams params;
   Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
   // In SchedulerOutput::token_lists, packed as in wire/token_lists.h; only with has_lists().
   Span32 token_lists;
-  // Vectors of SchedulerOutput::embeddings: the prompt as the embedding layer would give it, one vector for each
-  // token. count == prompt_len, or 0 if the prompt comes as ids.
+  // Vectors of SchedulerOutput::embeddings, as the embedding layer would give them: one for each -1 of `tokens`.
   Span32 embeds;
   bool operator==(const NewRow&) const = default;
 };
@@ -80,17 +78,17 @@ struct ScheduledRow {
   bool operator==(const ScheduledRow&) const = default;
 };
 
-// Vectors of one width, as bytes of `dtype`.
+// Vectors of one width.
 struct EmbeddingVectors {
   int32_t width = 0;
-  DType dtype = DType::kF32;   // kF32, kF16 or kBF16
-  std::vector<uint8_t> bytes;  // [num_vectors, width]
+  std::vector<float> values;  // [num_vectors, width]
   [[nodiscard]] size_t num_vectors() const {
-    return width > 0 ? bytes.size() / (static_cast<size_t>(width) * dtype_bytes(dtype)) : 0;
+    return width > 0 ? values.size() / static_cast<size_t>(width) : 0;
   }
   bool operator==(const EmbeddingVectors&) const = default;
 };
 
+// The content of a block, copied before the step's forward, in the order of the list.
 struct BlockCopy {
   int32_t group = 0;
   BlockId from{};
@@ -144,11 +142,12 @@ struct SchedulerOutput {
   // the row. Empty: all drafts are those of the device.
   std::vector<TokenId> draft_token_ids;
 
-  // For later features; empty today.
   EmbeddingVectors embeddings;  // pool of NewRow::embeds
+  std::vector<BlockCopy> block_copies;
+
+  // For later features; empty today.
   std::vector<EncoderInput> encoder_inputs;
   std::vector<uint64_t> encoder_frees;
-  std::vector<BlockCopy> block_copies;
   std::vector<BlockId> blocks_to_zero;
   std::vector<uint8_t> connector_metadata;
   int32_t num_common_prefix_blocks = 0;

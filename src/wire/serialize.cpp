@@ -67,7 +67,7 @@ void visit(A& archive, Ref<A, ScheduledRow> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, EmbeddingVectors> v) {
-  archive(v.width, v.dtype, v.bytes);
+  archive(v.width, v.values);
 }
 
 template <typename A>
@@ -147,7 +147,7 @@ void visit(A& archive, Ref<A, ModelRunnerOutput> v) {
 namespace {
 
 constexpr uint32_t kMagic = 0x77707277;  // "wrpw"
-constexpr uint16_t kVersion = 4;
+constexpr uint16_t kVersion = 5;
 
 struct Header {
   uint32_t magic = kMagic;
@@ -187,14 +187,10 @@ const char* inconsistency(const ScheduledRow& row) {
 }
 
 const char* inconsistency(const EmbeddingVectors& vectors) {
-  const DType dtype = vectors.dtype;
-  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-    return "embeddings.dtype is no type of floats";
-  }
-  const size_t row_bytes = static_cast<size_t>(std::max(vectors.width, 1)) * dtype_bytes(dtype);
-  const bool is_whole = vectors.width > 0 ? vectors.bytes.size() % row_bytes == 0
-                                          : vectors.width == 0 && vectors.bytes.empty();
-  return is_whole ? nullptr : "embeddings.bytes are no whole vectors";
+  const bool is_whole = vectors.width > 0
+                            ? vectors.values.size() % static_cast<size_t>(vectors.width) == 0
+                            : vectors.width == 0 && vectors.values.empty();
+  return is_whole ? nullptr : "embeddings.values are no whole vectors";
 }
 
 // The inconsistency within a message, or nullptr.
@@ -215,8 +211,8 @@ const char* inconsistency(const SchedulerOutput& message) {
     if (!inside(row.embeds, message.embeddings.num_vectors())) {
       return "new_rows.embeds points outside embeddings";
     }
-    if (row.embeds.count != 0 && row.embeds.count != row.prompt_len) {
-      return "new_rows.embeds is not as long as the prompt";
+    if (std::ranges::count(slice(message.token_ids, row.tokens), TokenId{-1}) != row.embeds.count) {
+      return "new_rows.embeds has not a vector for each token without an id";
     }
   }
   for (const BlockAppend& append : message.block_appends) {

@@ -138,6 +138,8 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
   plan.runner.max_logprobs = config.max_logprobs == -1 ? plan.spec.vocab_size : config.max_logprobs;
   plan.runner.features.hidden_states = config.enable_hidden_states;
+  plan.runner.features.prompt_embeds = config.enable_prompt_embeds;
+  plan.runner.features.block_copies = plan.device.kind == DeviceKind::kCpu;
   if (plan.draft != nullptr) {
     finish_draft_plan(*plan.draft, plan);
   }
@@ -159,6 +161,10 @@ Result<void> decide_pooling(ModelPlan& plan,
   auto pooler = read_pooler(*plan.checkpoint, dir, plan.spec, settings);
   if (!pooler || *pooler == nullptr) {
     return pooler.map([](const std::unique_ptr<Pooler>&) {});
+  }
+  if (settings.enable_prompt_embeds) {
+    return fail(ErrorCode::kUnsupported,
+                "--enable-prompt-embeds: the pooling runner takes no prompt_embeds");
   }
   if (settings.pipeline_parallel_size > 1) {
     return fail(ErrorCode::kUnsupported,

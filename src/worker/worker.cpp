@@ -6,6 +6,7 @@
 #include "device/shape_only.h"
 #include "worker/kv_sizing.h"
 #include "worker/warm_up.h"
+#include "worker/weight_update.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -138,6 +139,13 @@ void Worker::load_weights_again() {
   WR_CHECK_EQ(rank_.weights.used(), rank_.weights.capacity());
 }
 
+// Later reloads read that checkpoint too.
+void Worker::load_other_weights(const std::string& model) {
+  plan_.checkpoint = value_or_throw(open_same_model(plan_, model));
+  stream_->synchronize();
+  load_weights_again();
+}
+
 // Reads in pieces, so that a large cache does not need a copy of its size.
 std::string Worker::state_checksum() {
   uint64_t hash = 0xcbf29ce484222325ULL;
@@ -167,6 +175,14 @@ void Worker::add_operations() {
   operations.add("sleep",
                  [this](const std::string& level) { return sleep_mode_->sleep(std::stoi(level)); });
   operations.add("wake_up", [this](const std::string& tags) { return sleep_mode_->wake_up(tags); });
+  operations.add("check_weights", [this](const std::string& model) {
+    (void)value_or_throw(open_same_model(plan_, model));
+    return std::string("ok");
+  });
+  operations.add("load_weights", [this](const std::string& model) {
+    load_other_weights(model);
+    return std::string("ok");
+  });
 }
 
 }  // namespace warprow

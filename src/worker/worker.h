@@ -50,7 +50,8 @@ class Worker {
 
   // Named operations: those of the runner's features and these: check_health, memory_plan (JSON; argument "text":
   // as `warprow plan` prints it), state_checksum (rows, parameters, tables, tokens and KV cache; waits for the
-  // device), sleep (argument: the level) and wake_up (argument: tags), see SleepMode. nullopt for an unknown name.
+  // device), sleep (argument: the level) and wake_up (argument: tags), see SleepMode; check_weights and load_weights
+  // (argument: a model as in the settings), see executor/rank_operations.h. nullopt for an unknown name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,
                                                 const std::string& argument) {
     return rank_.runner->operations().call(operation, argument);
@@ -71,6 +72,7 @@ class Worker {
   void measure_memory();
   void add_operations();
   void load_weights_again();
+  void load_other_weights(const std::string& model);
   [[nodiscard]] std::string state_checksum();
 
   ModelPlan plan_;

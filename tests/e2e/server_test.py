@@ -8,6 +8,7 @@ Environment as in cli_test.py. Exits 77, which ctest shows as skipped, if the mo
 of other clients: tests/clients.
 """
 
+import base64
 import http.client
 import http.server
 import json
@@ -24,6 +25,9 @@ import time
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from tiny_model import TinyModel  # noqa: E402
+
 BIN = os.environ.get("WARPROW_BIN", "build/cpu-release/warprow")
 MODEL = os.environ.get("WARPROW_E2E_MODEL", "smollm2")
 TIMEOUT = 240
@@ -38,8 +42,8 @@ def clean_environment():
 class Server:
     """Starts a server and reads its port from the ready line."""
 
-    def __init__(self, *flags, model=MODEL):
-        self.process = subprocess.Popen([BIN, "serve", model, "--port", "0", "--max-model-len", "2048", *flags],
+    def __init__(self, *flags, model=MODEL, max_model_len=2048):
+        self.process = subprocess.Popen([BIN, "serve", model, "--port", "0", "--max-model-len", str(max_model_len), *flags],
                                         stderr=subprocess.PIPE, text=True, env=clean_environment())
         self.said = ""  # output before it was ready
         self.ready_line = self.process.stderr.readline()
@@ -437,6 +441,98 @@ class Fields(unittest.TestCase):
             self.assertIn(found, ("true", "false"))
         status, answer = self.server.post("/v1/chat/completions", {**body, "response_format": {"type": "structural_tag"}})
         self.assertEqual((status, answer["error"]["param"]), (400, "response_format"), answer)
+
+
+class Weights(unittest.TestCase):
+    """Vectors in prompts, and other weights, with a tiny model."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.model = TinyModel()
+        cls.other = TinyModel(change=7)
+        cls.server = Server("--enable-prompt-embeds", "--server-dev-mode", "--dtype", "float32", "--kv-cache-memory-bytes", "4MiB",
+                            "--served-model-name", "tiny", model=cls.model.path, max_model_len=200)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.model.folder.cleanup()
+        cls.other.folder.cleanup()
+
+    def complete(self, **fields):
+        body = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "logprobs": 1, **fields}
+        status, answer = self.server.post("/v1/completions", body)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"]
+
+    def file(self, ids):
+        return base64.b64encode(self.model.safetensors(ids)).decode()
+
+    def test_vectors_give_what_their_ids_give(self):
+        ids = [5 + 3 * i % 100 for i in range(40)]
+        [expected] = self.complete(prompt=ids)
+        places = [token if i % 2 else -1 for i, token in enumerate(ids)]
+        first, second = self.complete(prompt_embeds=[self.file(ids), self.file(ids)])
+        [alone] = self.complete(prompt_embeds=self.file(ids), prompt=None)
+        [mixed] = self.complete(prompt=places, prompt_embeds=self.file(ids[::2]))
+        of_both = self.complete(prompt="abc", prompt_embeds=self.file(ids))
+        several = self.complete(prompt=[[5, 6], places], prompt_embeds=[self.file(ids[::2])])
+        for choice in (first, second, alone, mixed, of_both[0], several[1]):
+            self.assertEqual((choice["token_ids"], choice["logprobs"]), (expected["token_ids"], expected["logprobs"]))
+        self.assertEqual(len(of_both), 2)
+        self.assertEqual(mixed["prompt_token_ids"], places)
+        chunks = self.server.events("/v1/completions", {"prompt_embeds": self.file(ids), "max_tokens": 8, "temperature": 0, "ignore_eos": True})
+        self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in chunks), expected["text"])
+
+    def test_vectors_that_are_refused(self):
+        good = self.file([5, 6])
+        cases = [
+            ({"prompt_embeds": "###"}, "prompt_embeds: is no base64"),
+            ({"prompt_embeds": "QUJD"}, "prompt_embeds: safetensors"),
+            ({"prompt_embeds": [good, 5]}, "prompt_embeds: must be"),
+            ({"prompt_embeds": good, "prompt": [[-1, -1], [-1, -1]]}, "1 entries for 2 prompts with places"),
+            ({"prompt_embeds": good, "prompt": [-1]}, "2 vectors for 1 places"),
+            ({"prompt_embeds": good, "echo": True}, "echo: not supported with prompt_embeds"),
+            ({"prompt_embeds": good, "prompt_logprobs": 1}, "prompt_logprobs: a prompt with prompt_embeds"),
+            ({"prompt_embeds": good, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens: not supported"),
+            ({"prompt_embeds": self.file(list(range(3, 99)) * 3)}, "maximum context length"),
+            ({"prompt_embeds": base64.b64encode(self.model.safetensors([5])[:-4]).decode()}, "prompt_embeds: safetensors"),
+        ]
+        for fields, text in cases:
+            with self.subTest(text):
+                status, answer = self.server.post("/v1/completions", fields)
+                self.assertEqual(status, 400, answer)
+                self.assertIn(text, answer["error"]["message"])
+        status, answer = self.server.post("/v1/chat/completions", {"messages": CHAT, "prompt_embeds": good})
+        self.assertEqual((status, answer["error"]["message"]), (400, "prompt_embeds: not supported yet"))
+
+    def test_weights_are_replaced_while_a_request_is_kept(self):
+        command = lambda path, body=None: self.server.ask("POST", path, body)  # noqa: E731
+        prompt = list(range(3, 40))
+        [of_one] = self.complete(prompt=prompt)
+        status, _, answer = command("/update_weights", {"update_info": {"weights_path": self.other.path}})
+        self.assertEqual((status, b"pause it first" in answer), (400, True))
+        self.assertEqual(command("/pause?mode=keep")[0], 200)
+        threads = []
+        kept = []
+        threads.append(threading.Thread(target=lambda: kept.extend(self.complete(prompt=prompt))))
+        threads[0].start()
+        try:
+            for path in ("/nonesuch", str(Path(self.model.path) / "config.json")):
+                self.assertIn(command("/update_weights", {"update_info": {"weights_path": path}})[0], (400, 404))
+            status, _, answer = command("/update_weights", {"update_info": {"weights_path": self.other.path}})
+            self.assertEqual((status, json.loads(answer)), (200, {"message": "Weights updated"}))
+        finally:
+            self.assertEqual(command("/resume")[0], 200)
+            threads[0].join()
+        [of_two] = self.complete(prompt=prompt)
+        self.assertEqual(kept[0]["token_ids"], of_two["token_ids"])
+        self.assertNotEqual(of_two["token_ids"], of_one["token_ids"])
+        for path in ("/pause", "/resume"):  # and back
+            if path == "/resume":
+                self.assertEqual(command("/update_weights", {"update_info": {"weights_path": self.model.path}})[0], 200)
+            self.assertEqual(command(path)[0], 200)
+        self.assertEqual(self.complete(prompt=prompt)[0]["token_ids"], of_one["token_ids"])
 
 
 class Collector(http.server.ThreadingHTTPServer):

@@ -234,7 +234,8 @@ TEST(BeamSearch, EqualsAReferenceInDoubles) {
   for (const BeamLimits& limits : {BeamLimits{.width = 4, .max_tokens = 10},
                                    BeamLimits{.width = 1, .max_tokens = 4},
                                    BeamLimits{.width = 3, .max_tokens = 6, .length_penalty = 0},
-                                   BeamLimits{.width = 10, .max_tokens = 3, .ignore_eos = true}}) {
+                                   BeamLimits{.width = 10, .max_tokens = 3, .ignore_eos = true},
+                                   BeamLimits{.width = 30, .max_tokens = 3}}) {
     ++seed;
     SCOPED_TRACE(fmt::format("width {} seed {}", limits.width, seed));
     Reference reference(model.oracle, limits);
@@ -256,6 +257,23 @@ TEST(BeamSearch, EqualsAReferenceInDoubles) {
   }
   EXPECT_GT(num_ended, 1U);
   EXPECT_GT(engine->stats().prefix_hit_tokens, 500);
+}
+
+// Each step computes one token of each sequence: the rest of its last block is copied.
+TEST(BeamSearch, StepsComputeOneTokenOfEachSequence) {
+  FakeModel model;
+  auto executor = std::make_unique<testing::FakeExecutor>(model);
+  const testing::FakeExecutor& toy = *executor;
+  const std::unique_ptr<Engine> engine =
+      make_engine({}, testing::make_toy_text(), std::move(executor));
+  GenerationRequest request = greedy_request({9, 3, 4, 7, 8}, 40);
+  request.sampling.ignore_eos = true;
+  Choices choices(3);
+  value_or_throw(BeamSearch::make(*engine, request, {.width = 3}))->start(choices.on_choice());
+  choices.wait();
+  const EngineStats stats = engine->stats();
+  EXPECT_GT(toy.num_block_copies(), 100);
+  EXPECT_EQ(stats.prompt_tokens - stats.prefix_hit_tokens, 5 + 3 * 39);
 }
 
 TEST(BeamSearch, AnAbortEndsEveryChoice) {
@@ -314,8 +332,8 @@ TEST(BeamSearch, Refusals) {
     return made ? std::string("made") : made.error().message;
   };
   const auto nothing = [](SamplingOptions&) {};
-  EXPECT_EQ(refusal({.width = 0}, nothing), "beam_width: 0 is outside [1, 10]");
-  EXPECT_EQ(refusal({.width = 11}, nothing), "beam_width: 11 is outside [1, 10]");
+  EXPECT_EQ(refusal({.width = 0}, nothing), "beam_width: 0 is outside [1, 32]");
+  EXPECT_EQ(refusal({.width = 33}, nothing), "beam_width: 33 is outside [1, 32]");
   EXPECT_EQ(refusal({.width = 2, .length_penalty = 101}, nothing),
             "length_penalty: 101 is outside [-100, 100]");
   const auto several = [](SamplingOptions& options) { options.n = 2; };
@@ -326,7 +344,7 @@ TEST(BeamSearch, Refusals) {
   EXPECT_EQ(refusal({.width = 2}, none), "max_tokens: 0 must be 1 or more");
   const auto hot = [](SamplingOptions& options) { options.temperature = 3; };
   EXPECT_EQ(refusal({.width = 2}, hot), "temperature: 3 is outside [0, 2]");
-  EXPECT_EQ(refusal({.width = 10}, nothing), "made");
+  EXPECT_EQ(refusal({.width = 32}, nothing), "made");
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ FakeExecutor::FakeExecutor(const FakeModel& model) : model_(model) {
   facts_.max_num_seqs = model.max_num_seqs;
   facts_.max_num_batched_tokens = model.max_num_batched_tokens;
   facts_.max_drafts = model.num_drafts;
+  facts_.copies_blocks = true;
   KvGroupSpec group;
   group.num_layers = 1;
   group.num_kv_heads = 1;
@@ -183,6 +184,12 @@ void FakeExecutor::append_blocks(const SchedulerOutput& step) {
     WR_CHECK_EQ(append.start, row.blocks.size());
     const auto first = step.block_ids.begin() + append.blocks.begin;
     row.blocks.insert(row.blocks.end(), first, first + append.blocks.count);
+  }
+  for (const BlockCopy& copy : step.block_copies) {
+    const auto size = static_cast<std::ptrdiff_t>(model_.block_size);
+    const auto from = kv_.begin() + index_of(copy.from) * size;
+    std::copy(from, from + size, kv_.begin() + index_of(copy.to) * size);
+    ++num_block_copies_;
   }
 }
 

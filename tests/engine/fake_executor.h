@@ -78,6 +78,7 @@ class FakeExecutor : public Executor {
                              const std::string& argument,
                              RankSet ranks) override;
   [[nodiscard]] ExecutorStats stats() const override { return stats_; }
+  [[nodiscard]] int64_t num_block_copies() const { return num_block_copies_; }
 
  private:
   struct Row {
@@ -119,6 +120,7 @@ class FakeExecutor : public Executor {
   ModelFacts facts_;
   std::vector<Row> rows_;
   std::vector<TokenId> kv_;  // [num_blocks * block_size]
+  int64_t num_block_copies_ = 0;
   SchedulerOutput executing_;
   bool pending_sample_ = false;
   std::chrono::steady_clock::time_point forward_ends_at_;

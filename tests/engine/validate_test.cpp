@@ -7,7 +7,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -395,6 +397,50 @@ TEST(Validate, PromptLogprobsComeWithTheFirstChoice) {
   const std::vector<ValidRequest> choices = split_choices(both);
   EXPECT_EQ(choices[0].fields().params.num_prompt_logprobs, 4);
   EXPECT_EQ(choices[1].fields().params.num_prompt_logprobs, -1);
+}
+
+TEST(Validate, VectorsOfAPrompt) {
+  const auto vectors = [](int32_t width, std::vector<float> values) {
+    return std::make_shared<const EmbeddingVectors>(EmbeddingVectors{width, std::move(values)});
+  };
+  RequestLimits with = limits();
+  const auto validate = [&](std::vector<TokenId> ids, PromptEmbeds embeds, GenerationRequest request = {}) {
+    return validate_request(request, std::move(ids), with, {}, {}, std::move(embeds));
+  };
+  const auto refusal = [&](std::vector<TokenId> ids, PromptEmbeds embeds) {
+    const Result<ValidRequest> valid = validate(std::move(ids), std::move(embeds));
+    return valid ? std::string("valid") : valid.error().message;
+  };
+  EXPECT_EQ(refusal({-1, 5}, vectors(2, {1, 2})),
+            "prompt_embeds: the engine was started without --enable-prompt-embeds");
+  with.prompt_embeds_width = 2;
+  EXPECT_EQ(refusal({-1, 5, -1}, vectors(2, {1, 2, 3, 4})), "valid");
+  EXPECT_EQ(refusal({-1, 5}, nullptr),
+            fmt::format("prompt: token id -1 at position 0 is outside the vocabulary [0, {}]",
+                        with.vocab_size - 1));
+  EXPECT_EQ(refusal({-1, -2}, vectors(2, {1, 2})),
+            fmt::format("prompt: token id -2 at position 1 is outside the vocabulary [0, {}]",
+                        with.vocab_size - 1));
+  EXPECT_EQ(refusal({-1}, vectors(3, {1, 2, 3})),
+            "prompt_embeds: vectors of 3 numbers, must have 2, the model's hidden size");
+  EXPECT_EQ(refusal({-1, 5}, vectors(2, {1, 2, 3, 4})),
+            "prompt_embeds: 2 vectors for 1 places (-1) in the prompt");
+  EXPECT_EQ(refusal({-1, -1}, vectors(2, {1, 2, 3, std::numeric_limits<float>::infinity()})),
+            "prompt_embeds: inf in vector 1, must be a finite number");
+  GenerationRequest scored;
+  scored.sampling.prompt_logprobs = 1;
+  EXPECT_THAT(validate({-1}, vectors(2, {1, 2}), scored).error().message,
+              HasSubstr("prompt_logprobs: a prompt with prompt_embeds"));
+  // Prefixes are shared by equal vectors under the same salt alone.
+  const auto salt = [&](std::vector<float> values, const char* cache_salt) {
+    GenerationRequest request;
+    request.cache_salt = cache_salt;
+    return value_or_throw(validate({-1}, vectors(2, std::move(values)), request)).fields().cache_salt;
+  };
+  EXPECT_EQ(salt({1, 2}, ""), salt({1, 2}, ""));
+  EXPECT_NE(salt({1, 2}, ""), salt({1, 3}, ""));
+  EXPECT_NE(salt({1, 2}, ""), salt({1, 2}, "x"));
+  EXPECT_FALSE(value_or_throw(validate({-1}, vectors(2, {1, 2}))).fields().speculate);
 }
 
 TEST(Validate, HiddenStatesNeedAnEngineThatKeepsThem) {

@@ -33,6 +33,7 @@ if not os.environ.get("WARPROW_INSTALLED"):
     sys.path.insert(0, PACKAGE["PYTHONPATH"])
     os.environ.update(PACKAGE)
 from cli_test import MODEL, clean_environment, default_model_file  # noqa: E402
+from tiny_model import TinyModel  # noqa: E402
 
 import warprow  # noqa: E402
 from warprow import (  # noqa: E402
@@ -202,8 +203,11 @@ class LLMTest(unittest.TestCase):
         [output] = self.llm.beam_search(FRANCE, params)
         self.assertEqual(output.sequences[0].tokens[-len(expected["token_ids"]):], expected["token_ids"])
         self.assertAlmostEqual(output.sequences[0].cum_logprob, expected["cumulative_logprob"])
-        with self.assertRaisesRegex(ValueError, r"beam_width: 11 is outside \[1, 10\]"):
-            self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=11, max_tokens=5))
+        [wide] = self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=24, max_tokens=3))
+        self.assertEqual(len(wide.sequences), 24)
+        self.assertGreaterEqual(wide.sequences[0].cum_logprob, self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=1, max_tokens=3))[0].sequences[0].cum_logprob)
+        with self.assertRaisesRegex(ValueError, r"beam_width: 65 is outside \[1, 64\]"):
+            self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=65, max_tokens=5))
         self.assertEqual(self.llm.beam_search([], params), [])
 
     def test_a_beam_search_can_be_cancelled(self):
@@ -573,6 +577,141 @@ class ProcessTest(unittest.TestCase):
         self.assertLess(resident_mib() - before, 30)
 
 
+class PromptEmbedsTest(unittest.TestCase):
+    """Vectors of ids must give what the ids give, bit for bit."""
+
+    SETTINGS = {"dtype": "float32", "kv_cache_memory_bytes": "4MiB", "threads": 1, "max_model_len": 200, "max_num_batched_tokens": 32}
+    PARAMS = SamplingParams(temperature=0, max_tokens=12, logprobs=2, ignore_eos=True, repetition_penalty=1.0)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.model = TinyModel()
+        cls.addClassCleanup(cls.model.folder.cleanup)
+        cls.llm = LLM(cls.model.path, enable_prompt_embeds=True, **cls.SETTINGS)
+        cls.addClassCleanup(cls.llm.close)
+
+    def generate(self, prompts, params=None):
+        return self.llm.generate(prompts, params or self.PARAMS, use_tqdm=False)
+
+    def test_as_ids(self):
+        ids = [[3 + (7 * i + 5 * k) % 120 for i in range(n)] for k, n in enumerate((1, 5, 33, 90))]  # the last ones in chunks
+        prompts = []
+        for one in ids:
+            places = [token if i % 3 else -1 for i, token in enumerate(one)]
+            prompts += [one, {"prompt_embeds": self.model.vectors(one)},
+                        {"prompt_token_ids": places, "prompt_embeds": self.model.vectors(one[::3])}]
+        for _ in range(2):  # the second time from the prefix cache
+            outputs = self.generate(prompts)
+            for k, one in enumerate(ids):
+                plain, whole, mixed = outputs[3 * k : 3 * k + 3]
+                for other in (whole, mixed):
+                    self.assertEqual(other.outputs[0].token_ids, plain.outputs[0].token_ids)
+                    self.assertEqual([list(x.items()) for x in other.outputs[0].logprobs], [list(x.items()) for x in plain.outputs[0].logprobs])
+                self.assertEqual(whole.prompt_token_ids, [-1] * len(one))
+                self.assertIsNone(whole.prompt)
+        self.assertEqual([output.num_cached_tokens > 0 for output in outputs], [len(one) > 16 for one in ids for _ in range(3)])
+        other = self.model.vectors([t + 1 for t in ids[3]])
+        [fresh] = self.generate({"prompt_embeds": other})
+        self.assertEqual(fresh.num_cached_tokens, 0)
+        several = self.generate({"prompt_embeds": self.model.vectors(ids[1])}, SamplingParams(n=3, seed=1, max_tokens=4, ignore_eos=True))
+        expected = self.generate([ids[1]], SamplingParams(n=3, seed=1, max_tokens=4, ignore_eos=True))
+        self.assertEqual([c.token_ids for c in several[0].outputs], [c.token_ids for c in expected[0].outputs])
+
+    @unittest.skipIf(numpy is None, "numpy is not installed: python3-numpy")
+    def test_arrays(self):
+        ids = [5, 9, 11, 40]
+        expected = self.generate([ids])[0].outputs[0].token_ids
+        rows = numpy.asarray(self.model.vectors(ids))
+        columns = numpy.asfortranarray(rows)
+        for vectors in (rows, columns, rows.astype(numpy.float64), rows[::-1].copy()[::-1]):
+            self.assertEqual(self.generate({"prompt_embeds": vectors})[0].outputs[0].token_ids, expected)
+        half = rows.astype(numpy.float16)
+        same = self.generate([{"prompt_embeds": half}, {"prompt_embeds": half.astype(numpy.float32)}])
+        self.assertEqual(same[0].outputs[0].logprobs, same[1].outputs[0].logprobs)
+
+    def test_refusals(self):
+        rows = self.model.vectors([5, 6])
+        cases = [
+            ({"prompt_embeds": [[1.0]]}, {}, "prompt_embeds: must be an array"),
+            ({"prompt_embeds": rows.cast("B").cast("f")}, {}, r"shape \[64\]"),
+            ({"prompt_embeds": rows.cast("B").cast("i", (2, 32))}, {}, "values of type i"),
+            ({"prompt_embeds": rows.cast("B").cast("f", (4, 16))}, {}, "vectors of 16 numbers, must have 32"),
+            ({"prompt_embeds": rows, "prompt_token_ids": [1, -1]}, {}, r"2 vectors for 1 places \(-1\)"),
+            ({"prompt_embeds": rows, "prompt_token_ids": [1, 2]}, {}, "a request has one"),
+            ({"prompt_token_ids": [1, -1]}, {}, "token id -1 at position 1"),
+            ({}, {}, "prompt: missing"),
+        ]
+        for prompt, options, text in cases:
+            with self.subTest(text), self.assertRaisesRegex(ValueError, text):
+                self.generate(prompt, SamplingParams(**options))
+        with self.assertRaisesRegex(UnsupportedError, "prompt_logprobs"):
+            self.generate({"prompt_embeds": rows}, SamplingParams(prompt_logprobs=1))
+        with self.assertRaisesRegex(UnsupportedError, "beam search"):
+            self.llm.beam_search({"prompt_embeds": rows}, BeamSearchParams(beam_width=2, max_tokens=2))
+        with LLM(self.model.path, **self.SETTINGS) as llm, self.assertRaisesRegex(UnsupportedError, "--enable-prompt-embeds"):
+            llm.generate({"prompt_embeds": rows}, use_tqdm=False)
+
+    def test_asynchronously_and_over_ranks(self):
+        prompt = {"prompt_token_ids": [7, -1, 9], "prompt_embeds": self.model.vectors([8])}
+        expected = self.generate([[7, 8, 9]])[0].outputs[0].token_ids
+
+        async def run():
+            with AsyncLLM(self.model.path, enable_prompt_embeds=True, tensor_parallel_size=2, pipeline_parallel_size=2, **self.SETTINGS) as llm:
+                return [output async for output in llm.generate(prompt, self.PARAMS)][-1].outputs[0].token_ids
+
+        self.assertEqual(asyncio.run(run()), expected)
+
+
+class WeightsTest(unittest.TestCase):
+    def test_weights_in_place(self):
+        one, two = TinyModel(), TinyModel(change=7)
+        self.addCleanup(one.folder.cleanup)
+        self.addCleanup(two.folder.cleanup)
+        settings, params = PromptEmbedsTest.SETTINGS, PromptEmbedsTest.PARAMS
+        prompt = list(range(3, 60))
+
+        def tokens(llm):
+            return llm.generate([prompt], params, use_tqdm=False)[0].outputs[0].token_ids
+
+        with LLM(one.path, **settings) as llm:
+            of_one = tokens(llm)
+        with LLM(two.path, **settings) as llm:
+            of_two = tokens(llm)
+        self.assertNotEqual(of_one, of_two)
+        for ranks in ({}, {"tensor_parallel_size": 2}):
+            with self.subTest(**ranks), LLM(one.path, **settings, **ranks) as llm:
+                self.assertEqual(tokens(llm), of_one)
+                llm.update_weights(two.path)
+                self.assertEqual(tokens(llm), of_two)
+                llm.update_weights({"update_info": {"weights_path": one.path}})
+                self.assertEqual(tokens(llm), of_one)
+                with self.assertRaisesRegex(ValueError, "update_weights: .*tensor|update_weights: .*has"):
+                    llm.update_weights(str(ROOT / "tests/golden/tiny/embed_qwen3"))
+                with self.assertRaisesRegex(warprow.WarprowError, "update_weights: "):
+                    llm.update_weights("/nonesuch")
+                with self.assertRaisesRegex(ValueError, "must be a path"):
+                    llm.update_weights({"path": "x"})
+                self.assertEqual(tokens(llm), of_one)
+
+        async def run():
+            with AsyncLLM(one.path, **settings) as llm:
+                with self.assertRaisesRegex(ValueError, "pause it first"):
+                    await llm.update_weights(two.path)
+                await llm.pause_generation(mode="keep")
+                self.assertTrue(await llm.is_paused())
+                waiting = asyncio.create_task(self.last(llm.generate(prompt, params)))
+                await llm.update_weights(two.path)
+                await llm.resume_generation()
+                self.assertFalse(await llm.is_paused())
+                return (await waiting).outputs[0].token_ids
+
+        self.assertEqual(asyncio.run(run()), of_two)
+
+    @staticmethod
+    async def last(outputs):
+        return [output async for output in outputs][-1]
+
+
 class PoolingTest(unittest.TestCase):
     """The tiny pooling models, against transformers' values."""
 
@@ -605,6 +744,13 @@ class PoolingTest(unittest.TestCase):
             self.assertEqual(len(tokens.outputs.data), len(prompts[1]["ids"]))
             [short] = llm.embed("some text", pooling_params=PoolingParams(dimensions=16), use_tqdm=False)
             self.assertEqual(short.outputs.hidden_size, 16)
+            if numpy is not None:
+                views = llm.embed([prompt["ids"] for prompt in prompts], pooling_params=PoolingParams(as_numpy=True), use_tqdm=False)
+                for view, output in zip(views, outputs):
+                    self.assertEqual(view.outputs.embedding.tolist(), output.outputs.embedding)
+                    self.assertFalse(view.outputs.embedding.flags.owndata or view.outputs.embedding.flags.writeable)
+                [table] = llm.encode(prompts[1]["ids"], PoolingParams(use_activation=False, as_numpy=True), pooling_task="token_embed", use_tqdm=False)
+                self.assertEqual(table.outputs.data.tolist(), tokens.outputs.data)
 
     def test_scores_of_embeddings(self):
         with self.loaded("embed_qwen3") as (llm, _):

@@ -144,7 +144,7 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   serve({}, options);
   EXPECT_EQ(reply("GET", "/nowhere", "", "Bearer a").status, 404);
   EXPECT_EQ(reply("POST", "/sleep", "", "Bearer a").status, 404);
-  for (const char* path : {"/", "/docs", "/health", "/ping", "/livez", "/readyz"}) {
+  for (const char* path : {"/", "/docs", "/dashboard", "/health", "/ping", "/livez", "/readyz"}) {
     EXPECT_EQ(status("GET", path), 200) << path;
   }
   for (const char* path : {"/tokenizer_info", "/server_info", "/is_paused"}) {
@@ -164,6 +164,7 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
                            "/tokenizer_info",
                            "/server_info",
                            "/pause",
+                           "/update_weights",
                            "/start_profile",
                            "/nowhere"}) {
     EXPECT_EQ(status("GET", path), 401) << path;
@@ -262,7 +263,7 @@ TEST_F(ApiTest, ARequestsTemplateNeedsTheServersTrust) {
 
 TEST_F(ApiTest, ThePagesLoadNothing) {
   serve({}, {});
-  for (const char* path : {"/", "/docs"}) {
+  for (const char* path : {"/", "/docs", "/dashboard"}) {
     const HttpReply page = reply("GET", path);
     EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
     const auto policy = std::find_if(page.headers.begin(), page.headers.end(), [](const auto& h) {
@@ -309,7 +310,11 @@ TEST_F(ApiTest, TheEngineIsPausedAndResumed) {
   }
   EXPECT_THAT(command("/pause", "mode=wait").body, HasSubstr("neither abort nor keep"));
   EXPECT_THAT(command("/pause", "clear_cache=1").body, HasSubstr("neither true nor false"));
+  const auto update = [&](const std::string& body) { return reply("POST", "/update_weights", body).body; };
+  EXPECT_THAT(update("{}"), HasSubstr("update_info.weights_path: must name"));
+  EXPECT_EQ(update(R"({"update_info": {"weights_path": "new"}})"), R"({"message":"Weights updated"})");
   EXPECT_EQ(command("/resume", "").body, R"({"status":"resumed"})");
+  EXPECT_THAT(update(R"({"update_info": {"weights_path": "new"}})"), HasSubstr("pause it first"));
   EXPECT_EQ(is_paused(), false);
   EXPECT_EQ(status("GET", "/readyz"), 200);
   EXPECT_EQ(status("POST", "/v1/completions", R"({"prompt": [5], "max_tokens": 1})"), 200);

@@ -106,9 +106,7 @@ class Maker {
   EmbeddingVectors embeddings() {
     EmbeddingVectors vectors;
     vectors.width = number(4);
-    vectors.dtype = number(2) == 0 ? DType::kBF16 : DType::kF32;
-    vectors.bytes.resize(static_cast<size_t>(number(5) * vectors.width) *
-                         dtype_bytes(vectors.dtype));
+    vectors.values.resize(static_cast<size_t>(number(5) * vectors.width));
     return vectors;
   }
 
@@ -354,20 +352,20 @@ TEST(SerializeCounts, DraftsOfTheHost) {
 // A request with embeddings and one with ids.
 TEST(SerializeCounts, Embeddings) {
   SchedulerOutput step;
-  step.token_ids = {0, 0, 5, 6, 7};
-  step.embeddings = {3, DType::kBF16, std::vector<uint8_t>(size_t{2} * 3 * 2)};
+  step.token_ids = {-1, 4, -1, 5, 6, 7};
+  step.embeddings = {3, std::vector<float>(6)};
   NewRow& row = step.new_rows.emplace_back();
-  row.prompt_len = row.prefill_len = 2;
-  row.tokens = {0, 2};
+  row.prompt_len = row.prefill_len = 3;
+  row.tokens = {0, 3};
   row.embeds = {0, 2};
-  step.new_rows.emplace_back().tokens = {2, 3};
+  step.new_rows.emplace_back().tokens = {3, 3};
   EXPECT_EQ(step.embeddings.num_vectors(), 2U);
   EXPECT_EQ(refusal_of(step), "");
   step.new_rows[0].embeds.count = 1;
-  EXPECT_THAT(refusal_of(step), HasSubstr("not as long as the prompt"));
+  EXPECT_THAT(refusal_of(step), HasSubstr("each token without an id"));
   step.new_rows[0].embeds = {1, 2};
   EXPECT_THAT(refusal_of(step), HasSubstr("embeds points outside"));
-  step.embeddings.bytes.pop_back();
+  step.embeddings.values.pop_back();
   EXPECT_THAT(refusal_of(step), HasSubstr("no whole vectors"));
 }
 

@@ -74,7 +74,8 @@ void add_beam_flags(FlagSet& flags, BeamOptions& beams) {
       {.name = "beam-width",
        .value = "N",
        .group = "Sampling",
-       .help = "search for the N likeliest answers, up to 10, instead of drawing; 0: off",
+       .help = "search for the N likeliest answers, up to 64 or half of --max-logprobs, instead of "
+               "drawing; 0: off",
        .common = false},
       beams.width);
   add_number_flag(flags,

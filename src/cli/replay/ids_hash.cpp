@@ -52,7 +52,7 @@ void hide_ids(SchedulerOutput& message, std::vector<IdsHash>& hashes) {
     add_hash(row.row, Of::kStopIds, slice(message.stop_ids, row.stop_ids), hashes);
     add_hash(row.row, Of::kTokenLists, slice(message.token_lists, row.token_lists), hashes);
     if (row.embeds.count > 0) {
-      add_hash(row.row, Of::kPrefill, std::span<const uint8_t>(message.embeddings.bytes), hashes);
+      add_hash(row.row, Of::kPrefill, std::span<const float>(message.embeddings.values), hashes);
     }
     row.tokens = row.stop_ids = row.token_lists = row.embeds = {};
   }
@@ -62,7 +62,7 @@ void hide_ids(SchedulerOutput& message, std::vector<IdsHash>& hashes) {
   message.token_lists.clear();
   message.draft_token_ids.clear();
   message.embeddings.width = 0;
-  message.embeddings.bytes.clear();
+  message.embeddings.values.clear();
   message.encoder_frees.clear();
   message.connector_metadata.clear();
 }

@@ -29,6 +29,7 @@ struct GatedDeltaShape {
   [[nodiscard]] int64_t state_floats() const {
     return conv_floats() + num_value_heads * head_floats();
   }
+  bool operator==(const GatedDeltaShape&) const = default;
 };
 
 // Where the states of one layer lie: a state is cut into pages, which are blocks of the KV pool.

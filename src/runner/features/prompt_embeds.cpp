@@ -2,35 +2,41 @@
 #include "runner/features/prompt_embeds.h"
 
 #include "base/check.h"
-#include "base/dtype.h"
 #include "models/model.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 namespace warprow {
 namespace {
 
-// Vectors [first, first + count) as float32.
-std::vector<float> read_vectors(const EmbeddingVectors& from, int64_t first, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count * from.width));
-  const auto begin = static_cast<size_t>(first * from.width);
-  const auto* halves = reinterpret_cast<const uint16_t*>(from.bytes.data()) + begin;
-  switch (from.dtype) {
-    case DType::kF32:
-      std::copy_n(
-          reinterpret_cast<const float*>(from.bytes.data()) + begin, values.size(), values.begin());
-      break;
-    case DType::kF16:
-      std::transform(halves, halves + values.size(), values.begin(), f16_to_f32);
-      break;
-    case DType::kBF16:
-      std::transform(halves, halves + values.size(), values.begin(), bf16_to_f32);
-      break;
-    default:
-      WR_CHECK(false, "embeddings of a type that the wire does not have");
+// Neighbouring places of a prompt that have vectors.
+struct VectorRun {
+  int32_t position = 0;  // of the first one in the prompt
+  int32_t first = 0;     // its vector among those of the row
+  int32_t count = 0;
+};
+
+struct RowVectors {
+  std::vector<float> values;    // [num_vectors, hidden_size]
+  std::vector<VectorRun> runs;  // by position; empty: all tokens have ids
+};
+
+std::vector<VectorRun> runs_of(std::span<const TokenId> tokens) {
+  std::vector<VectorRun> runs;
+  int32_t num_vectors = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= 0) {
+      continue;
+    }
+    if (i == 0 || tokens[i - 1] >= 0) {
+      runs.push_back({static_cast<int32_t>(i), num_vectors, 0});
+    }
+    ++runs.back().count;
+    ++num_vectors;
   }
-  return values;
+  return runs;
 }
 
 // Owns: the rows' vectors and the ring.
@@ -56,12 +62,15 @@ class PromptEmbeds final : public RunnerFeature {
       return;
     }
     WR_CHECK_EQ(step.embeddings.width, hidden_size_);
-    of(row.row) = read_vectors(step.embeddings, row.embeds.begin, row.embeds.count);
+    const auto begin = step.embeddings.values.begin() + row.embeds.begin * hidden_size_;
+    RowVectors& mine = of(row.row);
+    mine.values.assign(begin, begin + row.embeds.count * hidden_size_);
+    mine.runs = runs_of(slice(step.token_ids, row.tokens));
     ++num_rows_;
   }
 
   void on_row_removed(RowId row) override {
-    num_rows_ -= of(row).empty() ? 0 : 1;
+    num_rows_ -= of(row).runs.empty() ? 0 : 1;
     of(row) = {};
   }
 
@@ -73,28 +82,38 @@ class PromptEmbeds final : public RunnerFeature {
     }
     int64_t tok = 0;
     for (const ScheduledRow& row : batch.rows) {
-      const std::vector<float>& vectors = of(row.row);
-      const auto num_vectors = static_cast<int64_t>(vectors.size()) / hidden_size_;
-      const int64_t first = row.num_computed_tokens;
-      const int64_t count = std::min<int64_t>(row.num_tokens, num_vectors - first);
-      if (count > 0) {
-        const auto num_values = static_cast<size_t>(count * hidden_size_);
-        float* from = staged + tok * hidden_size_;
-        std::copy_n(vectors.begin() + first * hidden_size_, num_values, from);
-        stream.copy_to_device(embeddings_.row(tok), from, num_values * sizeof(float));
+      for (const VectorRun& run : of(row.row).runs) {
+        const int32_t begin = std::max(run.position, row.num_computed_tokens);
+        const int32_t end =
+            std::min(run.position + run.count, row.num_computed_tokens + row.num_tokens);
+        if (begin < end) {
+          copy(stream,
+               of(row.row).values.data() + (run.first + begin - run.position) * hidden_size_,
+               end - begin,
+               tok + begin - row.num_computed_tokens,
+               staged);
+        }
       }
       tok += row.num_tokens;
     }
   }
 
  private:
-  std::vector<float>& of(RowId row) { return rows_[static_cast<size_t>(index_of(row))]; }
+  RowVectors& of(RowId row) { return rows_[static_cast<size_t>(index_of(row))]; }
+
+  // Copies vectors to those of the step, from token `tok` on.
+  void copy(Stream& stream, const float* from, int64_t count, int64_t tok, float* staged) {
+    const auto num_values = static_cast<size_t>(count * hidden_size_);
+    float* const place = staged + tok * hidden_size_;
+    std::copy_n(from, num_values, place);
+    stream.copy_to_device(embeddings_.row(tok), place, num_values * sizeof(float));
+  }
 
   int64_t hidden_size_;
-  View<float, 2> embeddings_;             // dev f32 [max_num_toks, hidden_size]
-  std::vector<PinnedBuffer> ring_;        // f32 [max_num_toks, hidden_size] each
-  std::vector<std::vector<float>> rows_;  // [max_num_seqs] [prompt_len, hidden_size]; empty: ids
-  int32_t num_rows_ = 0;                  // rows that have vectors
+  View<float, 2> embeddings_;       // dev f32 [max_num_toks, hidden_size]
+  std::vector<PinnedBuffer> ring_;  // f32 [max_num_toks, hidden_size] each
+  std::vector<RowVectors> rows_;    // [max_num_seqs]
+  int32_t num_rows_ = 0;            // rows that have vectors
   size_t num_steps_ = 0;
 };
 

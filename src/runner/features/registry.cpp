@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/model.h"
+#include "runner/features/block_copies.h"
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
@@ -26,6 +27,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.pooler != nullptr && parts.head != nullptr) {
     features.push_back(make_pooling(parts, *options.pooler));
+  }
+  if (options.block_copies) {
+    features.push_back(make_block_copies(parts));
   }
   if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoints that command the engine, with --server-dev-mode.
 #include "server/endpoints/endpoints.h"
+#include "server/json_value.h"
 #include "server/response/answer_json.h"
 #include "server/response/api_error.h"
 
@@ -89,6 +90,27 @@ ApiAnswer answer_resume(Served& served, const HttpRequest& /*request*/, const Wa
 
 ApiAnswer answer_is_paused(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
   return HttpReply{.body = Json{{"is_paused", served.engine.is_paused()}}.dump()};
+}
+
+// The body has vLLM's form: {"update_info": {"weights_path": MODEL}}.
+ApiAnswer answer_update_weights(Served& served,
+                                const HttpRequest& request,
+                                const Wake& /*wake*/) {
+  const Result<Json> root = parse_json_object(request.body);
+  if (!root) {
+    return error_reply(api_error(root.error()));
+  }
+  const Json path = member_of(member_of(*root, "update_info"), "weights_path");
+  if (!path.is_string()) {
+    return error_reply({400,
+                        "invalid_request_error",
+                        "update_info.weights_path: must name a model on the server's machine",
+                        "update_info.weights_path"});
+  }
+  if (const Result<void> done = served.engine.update_weights(path.get<std::string>()); !done) {
+    return error_reply(api_error(done.error()));
+  }
+  return HttpReply{.body = Json{{"message", "Weights updated"}}.dump()};
 }
 
 ApiAnswer answer_start_profile(Served& served,

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/endpoints/completions_body.h"
 
+#include "engine/prompt_embeds.h"
+#include "server/base64.h"
 #include "server/json_value.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,13 +30,82 @@ Result<void> read_prompt(const char* field, const Json& value, BodyDraft& draft)
   return {};
 }
 
+// Base64 of a safetensors file, or a list of such.
+Result<void> read_embeds(const char* field, const Json& value, BodyDraft& draft) {
+  std::vector<std::string> files;
+  if (Result<void> read = read_value(field, value, files); !read) {
+    return read;
+  }
+  if (files.size() > kMaxPrompts) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} entries, must be {} or less", field, files.size(), kMaxPrompts));
+  }
+  for (const std::string& file : files) {
+    const std::optional<std::vector<std::byte>> bytes = from_base64(file);
+    if (!bytes) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("{}: is no base64", field));
+    }
+    Result<PromptEmbeds> vectors = read_prompt_embeds(*bytes);
+    if (!vectors) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: {}", field, vectors.error().message));
+    }
+    draft.body.embeds.push_back(*std::move(vectors));
+  }
+  return {};
+}
+
+bool has_places(const TextOrIds& prompt) {
+  const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
+  return ids != nullptr && std::ranges::find(*ids, TokenId{-1}) != ids->end();
+}
+
 constexpr BodyField kFields[] = {
     {"prompt", &read_prompt},
+    {"prompt_embeds", &read_embeds},
     {"logprobs", &sampling<&SamplingOptions::logprobs>},
 };
 
+// Pairs prompts and vectors.
+Result<void> give_embeds(GenerationBody& body, std::vector<PromptEmbeds> embeds) {
+  if (embeds.empty()) {
+    return {};
+  }
+  if (body.echo || body.truncate_prompt_tokens) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: not supported with prompt_embeds",
+                            body.echo ? "echo" : "truncate_prompt_tokens"));
+  }
+  const auto places = std::ranges::count_if(body.prompts, has_places);
+  if (places == 0) {
+    std::vector<TextOrIds> prompts;
+    for (const PromptEmbeds& vectors : embeds) {
+      prompts.emplace_back(std::vector<TokenId>(vectors->num_vectors(), -1));
+    }
+    std::ranges::move(body.prompts, std::back_inserter(prompts));
+    body.prompts = std::move(prompts);
+    embeds.resize(body.prompts.size());
+    body.embeds = std::move(embeds);
+    return {};
+  }
+  if (std::cmp_not_equal(places, embeds.size())) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("prompt_embeds: {} entries for {} prompts with places (-1) for vectors",
+                            embeds.size(),
+                            places));
+  }
+  auto next = embeds.begin();
+  for (const TextOrIds& prompt : body.prompts) {
+    body.embeds.push_back(has_places(prompt) ? std::move(*next++) : nullptr);
+  }
+  return {};
+}
+
 Result<void> finish_completion(BodyDraft& draft) {
   GenerationBody& body = draft.body;
+  if (Result<void> given = give_embeds(body, std::exchange(body.embeds, {})); !given) {
+    return given;
+  }
   if (body.prompts.empty()) {
     return fail(ErrorCode::kInvalidArgument, "prompt: missing, must be text or token ids");
   }
@@ -69,13 +144,19 @@ Result<std::vector<TextOrIds>> read_prompts(const char* field, const Json& value
 }
 
 Result<GenerationBody> parse_completions_body(std::string_view text) {
-  const Result<Json> root = parse_json_object(text);
-  if (!root) {
-    return tl::unexpected(root.error());
-  }
-  Result<BodyDraft> draft = read_generation_fields(*root, text, kFields);
+  return parse_json_object(text).and_then(
+      [&](const Json& root) { return read_completions_body(root, text, {}); });
+}
+
+Result<GenerationBody> read_completions_body(const Json& root,
+                                             std::string_view text,
+                                             std::vector<PromptEmbeds> embeds) {
+  Result<BodyDraft> draft = read_generation_fields(root, text, kFields);
   if (!draft) {
     return tl::unexpected(draft.error());
+  }
+  if (!embeds.empty() && !std::exchange(draft->body.embeds, std::move(embeds)).empty()) {
+    return fail(ErrorCode::kInvalidArgument, "prompt_embeds: given twice");
   }
   if (Result<void> done = finish_completion(*draft); !done) {
     return tl::unexpected(done.error());

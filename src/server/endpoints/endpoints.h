@@ -63,6 +63,7 @@ Endpoint answer_tokenizer_info;
 // status.cpp
 Endpoint answer_page;
 Endpoint answer_docs;
+Endpoint answer_dashboard;
 Endpoint answer_openapi;
 Endpoint answer_models;
 Endpoint answer_model;  // one of them
@@ -82,6 +83,7 @@ Endpoint answer_server_info;
 Endpoint answer_pause;
 Endpoint answer_resume;
 Endpoint answer_is_paused;
+Endpoint answer_update_weights;
 Endpoint answer_start_profile;
 Endpoint answer_stop_profile;
 

@@ -141,7 +141,7 @@ constexpr UnservedField kRefused[] = {
     {"guided_grammar", "null"},
     {"guided_json", "null"},
     {"guided_regex", "null"},
-    {"prompt_embeds", "null"},
+    {"prompt_embeds", "null"},  // completions have it
     {"suffix", R"("")"},
     {"thinking_token_budget", "-1"},
     {"tool_choice", R"("none")"},

@@ -2,11 +2,11 @@
 #include "server/endpoints/pooling.h"
 
 #include "engine/prompt_length.h"
+#include "server/base64.h"
 #include "server/response/answer_json.h"
 #include "text/text_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <ctime>
 #include <iterator>
@@ -84,29 +84,10 @@ std::optional<ApiError> too_long(const Served& served,
   return excess ? std::optional(context_error(*std::move(excess), field)) : std::nullopt;
 }
 
-std::string base64_of(std::span<const float> values) {
-  static_assert(std::endian::native == std::endian::little);
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const std::span bytes = std::as_bytes(values);
-  std::string out;
-  out.reserve(4 * (bytes.size() / 3 + 1));
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    uint32_t word = 0;
-    for (size_t b = 0; b < 3; ++b) {
-      word = word << 8U | (b < count ? std::to_integer<uint32_t>(bytes[i + b]) : 0U);
-    }
-    for (size_t digit = 0; digit < 4; ++digit) {
-      out += digit <= count ? kDigits[word >> (18U - 6U * digit) & 63U] : '=';
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string vector_json(std::span<const float> values, bool base64) {
-  return base64 ? fmt::format("\"{}\"", base64_of(values))
+  return base64 ? fmt::format("\"{}\"", to_base64(std::as_bytes(values)))
                 : fmt::format("[{}]", fmt::join(values, ","));
 }
 

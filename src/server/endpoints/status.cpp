@@ -42,6 +42,22 @@ Json model_card(const Served& served, const std::string& name) {
   return card;
 }
 
+// A time of up to an hour from the query. The error names the field.
+Result<EngineClock::duration> read_seconds(const HttpRequest& request,
+                                           const char* field,
+                                           const char* otherwise) {
+  constexpr double kLongest = 3600;
+  const std::string text = query_value(request.query, field).value_or(otherwise);
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds > 0) ||
+      seconds > kLongest) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is outside (0, {}]", field, text, kLongest));
+  }
+  return std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(seconds));
+}
+
 }  // namespace
 
 ApiAnswer answer_page(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
@@ -50,6 +66,10 @@ ApiAnswer answer_page(Served& /*served*/, const HttpRequest& /*request*/, const 
 
 ApiAnswer answer_docs(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
   return docs_page();
+}
+
+ApiAnswer answer_dashboard(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return dashboard_page();
 }
 
 ApiAnswer answer_openapi(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
@@ -101,31 +121,29 @@ ApiAnswer answer_metrics(Served& served, const HttpRequest& /*request*/, const W
       .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
-ApiAnswer answer_engine_state(Served& served,
-                              const HttpRequest& /*request*/,
-                              const Wake& /*wake*/) {
+ApiAnswer answer_engine_state(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
+  std::optional<EngineClock::time_point> ended;
+  if (query_value(request.query, "ended_s")) {
+    const Result<EngineClock::duration> span = read_seconds(request, "ended_s", "0");
+    if (!span) {
+      return error_reply({400, "invalid_request_error", span.error().message, "ended_s"});
+    }
+    ended = EngineClock::now() - *span;
+  }
   return HttpReply{
       .body = engine_state_json(served.engine,
                                 served.watch,
                                 {served.options.model_names.front(), served.options.version},
-                                served.options.stall_seconds)};
+                                served.options.stall_seconds,
+                                ended)};
 }
 
 ApiAnswer answer_trace(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
-  constexpr double kLongest = 3600;
-  const std::string text = query_value(request.query, "seconds").value_or("10");
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || !(seconds > 0) ||
-      seconds > kLongest) {
-    return error_reply({400,
-                        "invalid_request_error",
-                        fmt::format("seconds: '{}' is outside (0, {}]", text, kLongest),
-                        "seconds"});
+  const Result<EngineClock::duration> span = read_seconds(request, "seconds", "10");
+  if (!span) {
+    return error_reply({400, "invalid_request_error", span.error().message, "seconds"});
   }
-  const auto span =
-      std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(seconds));
-  return HttpReply{.body = trace_json(served.engine, served.watch, EngineClock::now() - span)};
+  return HttpReply{.body = trace_json(served.engine, served.watch, EngineClock::now() - *span)};
 }
 
 }  // namespace warprow

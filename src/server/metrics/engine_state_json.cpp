@@ -17,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr std::chrono::seconds kRecent{10};
+constexpr size_t kMostEnded = 200;
 
 double ms_between(EngineClock::time_point from, EngineClock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
@@ -108,6 +109,34 @@ Json requests_json(const ServerWatch& watch, const std::vector<RequestStatus>& s
   return out;
 }
 
+// The newest choices that ended since then, in the order in which they ended.
+Json ended_json(const ServerWatch& watch, EngineClock::time_point since) {
+  std::vector<ChoiceRecord> records = watch.journal.seen_since(since);
+  std::erase_if(records, [](const ChoiceRecord& record) {
+    return record.ended == EngineClock::time_point{};
+  });
+  const size_t first = records.size() - std::min(records.size(), kMostEnded);
+  Json out = Json::array();
+  for (size_t i = first; i < records.size(); ++i) {
+    const ChoiceRecord& record = records[i];
+    Json one;
+    one["id"] = record.answer;
+    one["choice"] = record.choice;
+    one["endpoint"] = record.endpoint;
+    one["state"] = finish_reason_name(record.finish_reason);
+    one["age_s"] = ms_between(record.arrived, EngineClock::now()) / 1e3;
+    one["duration_ms"] = ms_between(record.arrived, record.ended);
+    one["queue_ms"] = record.queue_ms;
+    one["ttft_ms"] =
+        record.num_output_toks > 0 ? Json(ms_between(record.arrived, record.first_token)) : Json();
+    one["prompt_tokens"] = record.num_prompt_toks;
+    one["cached_tokens"] = record.num_cached_toks;
+    one["output_tokens"] = record.num_output_toks;
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string engine_trouble(const EngineProgress& progress, double stall_seconds) {
@@ -130,7 +159,8 @@ std::string engine_trouble(const EngineProgress& progress, double stall_seconds)
 std::string engine_state_json(Engine& engine,
                               const ServerWatch& watch,
                               const ServerNames& names,
-                              double stall_seconds) {
+                              double stall_seconds,
+                              std::optional<EngineClock::time_point> ended) {
   const std::optional<std::vector<RequestStatus>> statuses = engine.list_requests(kPatience);
   const EngineProgress progress = engine.progress();
   const EngineStats stats = engine.stats();
@@ -168,6 +198,9 @@ std::string engine_state_json(Engine& engine,
   out["recent_steps"] = recent_steps(engine);
   out["connections"] = watch.metrics.connections();
   out["requests"] = requests_json(watch, statuses.value_or(std::vector<RequestStatus>()));
+  if (ended) {
+    out["ended_requests"] = ended_json(watch, *ended);
+  }
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

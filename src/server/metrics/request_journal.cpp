@@ -75,6 +75,7 @@ void ChoiceProbe::note_end(const RequestUpdate& update) {
                                            (record_.num_output_toks - 1));
   }
   metrics_.prompt_tokens.observe(record_.num_prompt_toks);
+  metrics_.computed_prompt_tokens.observe(record_.num_prompt_toks - record_.num_cached_toks);
   metrics_.generation_tokens.observe(record_.num_output_toks);
 }
 

@@ -241,6 +241,7 @@ ServerMetrics::ServerMetrics()
       decode_time(kRequest),
       inference_time(kRequest),
       prompt_tokens(kTokens),
+      computed_prompt_tokens(kTokens),
       generation_tokens(kTokens),
       params_n(kChoices),
       params_max_tokens(kTokens) {}
@@ -291,6 +292,9 @@ void ServerMetrics::write_requests(std::string& out, const std::string& labels) 
   histogram("vllm:request_decode_time_seconds", "First to last token.", decode_time);
   histogram("vllm:request_inference_time_seconds", "First step to last token.", inference_time);
   histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", prompt_tokens);
+  histogram("vllm:request_prefill_kv_computed_tokens",
+            "Tokens of a prompt that no cached prefix had.",
+            computed_prompt_tokens);
   histogram("vllm:request_generation_tokens", "Tokens of an answer.", generation_tokens);
   histogram("vllm:request_params_n", "Choices of a request.", params_n);
   histogram("vllm:request_params_max_tokens", "max_tokens of a request.", params_max_tokens);

@@ -50,6 +50,7 @@ class ServerMetrics {
   Histogram decode_time;
   Histogram inference_time;
   Histogram prompt_tokens;
+  Histogram computed_prompt_tokens;
   Histogram generation_tokens;
   Histogram params_n;
   Histogram params_max_tokens;

@@ -6,6 +6,7 @@
 #include "server/metrics/server_metrics.h"
 
 #include <atomic>
+#include <optional>
 #include <string>
 
 namespace warprow {
@@ -32,11 +33,13 @@ inline constexpr double kDefaultStallSeconds = 4.0;
 // "" if the engine can make progress, else the cause in one line that names the phase.
 std::string engine_trouble(const EngineProgress& progress, double stall_seconds);
 
-// GET /v1/engine/state; see docs/server.md for the fields. Waits briefly for the engine thread.
+// GET /v1/engine/state; see docs/server.md for the fields. Waits briefly for the engine thread. ended: with the newest
+// choices that ended since then; nullopt: without them.
 std::string engine_state_json(Engine& engine,
                               const ServerWatch& watch,
                               const ServerNames& names,
-                              double stall_seconds);
+                              double stall_seconds,
+                              std::optional<EngineClock::time_point> ended = std::nullopt);
 
 // The steps, mask fills and requests since then as Chrome's trace events, which Perfetto opens.
 std::string trace_json(const Engine& engine,
