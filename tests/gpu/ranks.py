@@ -3,7 +3,7 @@
 
     python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,verify,faults]
 
-Needs two GPUs. `tokens`: greedy and seeded answers of TP=2 and PP=2 against those of one rank, in float32 and bf16, over
+Needs two GPUs; without them it is skipped. `tokens`: greedy and seeded answers of TP=2 and PP=2 against those of one rank, in float32 and bf16, over
 prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
 other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `verify`: `warprow verify` with
 TP=2 and PP=2, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
@@ -189,6 +189,13 @@ def check_faults(run):
     return passed
 
 
+def num_gpus():
+    try:
+        return subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout.count("GPU ")
+    except FileNotFoundError:
+        return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warprow", required=True, help="the built program")
@@ -197,6 +204,9 @@ def main():
     parser.add_argument("--start-time", type=float, default=3, help="seconds until ranks run steps")
     parser.add_argument("--flags", default="", help="more flags for warprow, separated by blanks")
     options = parser.parse_args()
+    if options.device == "cuda" and num_gpus() < 2:
+        print("skipped: needs two GPUs")
+        sys.exit(77)
     checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults}
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name))
