@@ -22,21 +22,34 @@ namespace {
 
 constexpr int32_t kRanks = 2;
 constexpr int kCalls = 50;
-constexpr std::array<int64_t, 9> kBytes = {
-    8 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20};
+constexpr std::array<int64_t, 11> kBytes = {8 << 10,
+                                            16 << 10,
+                                            64 << 10,
+                                            256 << 10,
+                                            512 << 10,
+                                            520 << 10,
+                                            1 << 20,
+                                            2 << 20,
+                                            4 << 20,
+                                            16 << 20,
+                                            128 << 20};
 using Times = std::array<double, kBytes.size()>;
 
-void measure(Communicator& comm, Stream& stream, std::barrier<>& together, Times& times) {
-  const cuda::BenchBuffer buffer(static_cast<size_t>(kBytes.back()));
-  WR_CUDA(cudaMemset(buffer.as<float>(), 0, buffer.bytes()));
+void measure(
+    Communicator& comm, Device& device, Stream& stream, std::barrier<>& together, Times& times) {
+  constexpr auto kMost = static_cast<size_t>(kBytes.back());
+  Arena arena = device.make_arena(ArenaPurpose::kWorkspace, kMost);
+  auto* const values = arena.alloc<float>(kMost / sizeof(float));
+  stream.fill(values, 0, kMost);
   for (size_t i = 0; i < kBytes.size(); ++i) {
+    const auto reduce = [&](int /*call*/) {
+      const int64_t n = kBytes[i] / static_cast<int64_t>(sizeof(float));
+      comm.all_reduce(stream, make_view(values, int64_t{1}, n));
+    };
+    reduce(0);  // NCCL connects by its first call
+    stream.synchronize();
     together.arrive_and_wait();
-    times[i] = cuda::graph_us(stream, kCalls, [&](int) {
-      comm.all_reduce(stream,
-                      make_view(buffer.as<float>(),
-                                int64_t{1},
-                                kBytes[i] / static_cast<int64_t>(sizeof(float))));
-    });
+    times[i] = cuda::graph_us(stream, kCalls, reduce);
   }
 }
 
@@ -62,14 +75,14 @@ int run() {
           std::printf("%s\n", device->facts().name.c_str());
         }
         Times mine{};
-        measure(*peers.join(rank), *stream, together, mine);
+        measure(*peers.join(rank), *device, *stream, together, mine);
         Times with_nccl{};
         try {
           const auto all = make_shared_host_group(
               {rank, kRanks}, memory.data() + 4096, abort, std::chrono::seconds(30));
           const auto ranks = cuda::join_cuda_ranks(
               *device, rank_place(rank, kRanks, 1), *all, cuda::GpuTransport::kNccl);
-          measure(*ranks->tensor(), *stream, together, with_nccl);
+          measure(*ranks->tensor(), *device, *stream, together, with_nccl);
         } catch (const StartupError& error) {
           if (rank == 0) {
             std::printf("no NCCL: %s\n", error.what());

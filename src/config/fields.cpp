@@ -111,9 +111,10 @@ constexpr Field kFields[] = {
     {.name = "rank-transport",
      .member = &EngineConfig::rank_transport,
      .group = "Parallelism",
-     .help = "how ranks exchange data; auto: CPU ranks through shared memory on one host, else over "
-             "TCP; GPUs through each other's memory on one host, else with NCCL; tcp: for CPU ranks "
-             "that a launcher started; nccl: for GPUs",
+     .help =
+         "how ranks exchange data; auto: CPU ranks through shared memory on one host, else over "
+         "TCP; GPUs through each other's memory on one host, else with NCCL; tcp: for CPU ranks "
+         "that a launcher started; nccl: for GPUs",
      .choices = "auto|tcp|nccl"},
     {.name = "device-ids",
      .member = &EngineConfig::device_ids,

@@ -29,7 +29,7 @@ TEST(PeerSizes, PartsOfARegionDoNotOverlap) {
     const PeerLayout layout(size, tensor_sizes());
     EXPECT_GE(layout.small, static_cast<int64_t>(sizeof(PeerWords)));
     EXPECT_EQ(layout.large - layout.small, int64_t{kSmallBlocks} * 2 * size * kSmallSlot);
-    // Each of two halves has two phases. Two ranks take both slots of a phase for a whole chunk.
+    // Each of two halves has two phases, whose slots have a share of a chunk each. Two ranks take it for four chunks.
     EXPECT_EQ(layout.moves - layout.large, int64_t{kLargeBlocks} * 2 * size * kLargeSlot);
     EXPECT_EQ(layout.bytes - layout.moves,
               int64_t{size} * kMoveBlocks * layout.move_slots * kMoveChunk);

@@ -152,8 +152,7 @@ inline void enqueue_operation(
 // An operation with its memory on one rank.
 class RankOperation {
  public:
-  RankOperation(const Operation& op, GroupPlace place)
-      : op_(op), expectation_(expect(op, place)) {
+  RankOperation(const Operation& op, GroupPlace place) : op_(op), expectation_(expect(op, place)) {
     load();
   }
 

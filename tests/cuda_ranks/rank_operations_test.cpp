@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of GPU ranks against sums and copies on the CPU, bit by bit. Ranks are threads. With one GPU they share it,
 // with several each has its own; NCCL needs several.
+#include "tests/comm/rank_operations.h"
+
 #include "comm/cuda/cuda_ranks.h"
 #include "comm/cuda/peer_sizes.h"
 #include "comm/shared_host_group.h"
@@ -8,7 +10,6 @@
 #include "device/cuda_device.h"
 #include "device/graph.h"
 #include "kernels/linear/half_norm.h"
-#include "tests/comm/rank_operations.h"
 #include "tests/support/peer_ranks.h"
 
 #include <algorithm>
@@ -100,7 +101,9 @@ struct RankGpu {
 };
 
 // All are in flight at once.
-std::string run_at_once(Communicator& comm, RankGpu& gpu, const std::vector<Operation>& operations) {
+std::string run_at_once(Communicator& comm,
+                        RankGpu& gpu,
+                        const std::vector<Operation>& operations) {
   gpu.arena.reset();
   std::vector<GpuOperation> running;
   for (const Operation& op : operations) {
@@ -176,6 +179,11 @@ class PeerOperations : public ::testing::TestWithParam<int32_t> {
         comm->all_reduce(*on.stream, make_view(on.arena.alloc<float>(n), 1, n));
       }
       comm->receive(*on.stream, on.arena.alloc_bytes(64), 64, 1);
+      const HalfNorm half{make_view(static_cast<const float*>(on.arena.alloc<float>(64)), 64),
+                          {DType::kBF16, on.arena.alloc<uint16_t>(64), 1, 64},
+                          on.arena.alloc<float>(4)};
+      cuda::begin_norm(
+          *on.stream, make_view(static_cast<const float*>(on.arena.alloc<float>(64)), 1, 64), half);
       on.stream->synchronize();
     }
   }
@@ -215,8 +223,17 @@ TEST_P(PeerOperations, SumsOfEverySize) {
   const PeerRanks ranks(size, cuda::tensor_sizes());
   std::vector<Operation> operations;
   const int64_t turn = cuda::kMostSmall / (size - 1);
-  for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{4}, int64_t{2047}, int64_t{2048},
-                          int64_t{2052}, int64_t{4097}, turn, turn + 1, turn + 4, turn + 8192,
+  for (const int64_t n : {int64_t{1},
+                          int64_t{3},
+                          int64_t{4},
+                          int64_t{2047},
+                          int64_t{2048},
+                          int64_t{2052},
+                          int64_t{4097},
+                          turn,
+                          turn + 1,
+                          turn + 4,
+                          turn + 8192,
                           3 * turn + 4}) {
     operations.push_back({.kind = OperationKind::kAllReduce, .rows = 1, .width = n, .seed = 3});
   }
@@ -270,10 +287,8 @@ TEST_P(PeerOperations, AddSumBeginsTheNorm) {
       float* const residual = put(before);
       const HalfNorm fused = half_norm(weight);
       const HalfNorm separate = half_norm(weight);
-      comm->add_sum(*gpu.stream,
-                    make_view(product, rows, width),
-                    make_view(residual, rows, width),
-                    &fused);
+      comm->add_sum(
+          *gpu.stream, make_view(product, rows, width), make_view(residual, rows, width), &fused);
       cuda::begin_norm(
           *gpu.stream, make_view(static_cast<const float*>(residual), rows, width), separate);
       std::vector<float> expected = before;
@@ -351,8 +366,8 @@ TEST(NcclOperations, RandomOnesHaveTheBitsOfTheCpu) {
   const std::vector<Operation> operations = random_operations(9, size, 60, 500000);
   as_threads(size, [&](int32_t rank) {
     RankGpu gpu(rank, kArenaBytes);
-    const auto all = make_shared_host_group(
-        {rank, size}, memory.data() + 4096, abort, std::chrono::seconds(60));
+    const auto all =
+        make_shared_host_group({rank, size}, memory.data() + 4096, abort, std::chrono::seconds(60));
     const auto ranks = cuda::join_cuda_ranks(
         *gpu.device, rank_place(rank, size, 1), *all, cuda::GpuTransport::kNccl);
     EXPECT_EQ(run_at_once(*ranks->tensor(), gpu, operations), "");

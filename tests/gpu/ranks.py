@@ -3,10 +3,10 @@
 
     python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,verify,faults]
 
-Needs two GPUs. `tokens`: greedy and seeded answers of TP=2 and PP=2 against those of one rank, in float32 and bf16, over
+Needs two GPUs; without them it is skipped. `tokens`: greedy and seeded answers of TP=2 and PP=2 against those of one rank, in float32 and bf16, over
 prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
 other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `verify`: `warprow verify` with
-TP=2, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
+TP=2 and PP=2, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
 command with its name and nothing left behind.
 """
 
@@ -126,7 +126,7 @@ def check_tokens(run):
 
 def check_verify(run):
     passed = True
-    for flags in (["-tp", "2"],):
+    for flags in (["-tp", "2"], ["-pp", "2"]):
         command = run.command("verify", "--num-requests", "12", "--max-input-len", "200", "--output-len", "24", *flags)
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -154,7 +154,7 @@ def ranks_of(pid):
 
 def check_faults(run):
     passed = True
-    lines = [{"prompt": [1, 2, 3], "max_tokens": 3500, "temperature": 0, "ignore_eos": True}] * 2
+    lines = [{"prompt": [1, 2, 3], "max_tokens": 3500, "temperature": 0, "ignore_eos": True}] * 2000
     path = run.model / "long.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for flags, rank, how in ((["-tp", "2"], 1, signal.SIGKILL), (["-tp", "2"], 0, signal.SIGSTOP),
@@ -189,14 +189,24 @@ def check_faults(run):
     return passed
 
 
+def num_gpus():
+    try:
+        return subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout.count("GPU ")
+    except FileNotFoundError:
+        return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warprow", required=True, help="the built program")
     parser.add_argument("--only", default="tokens,verify,faults")
     parser.add_argument("--device", default="cuda", help="cpu tests this script")
-    parser.add_argument("--start-time", type=float, default=6, help="seconds until ranks run steps")
+    parser.add_argument("--start-time", type=float, default=3, help="seconds until ranks run steps")
     parser.add_argument("--flags", default="", help="more flags for warprow, separated by blanks")
     options = parser.parse_args()
+    if options.device == "cuda" and num_gpus() < 2:
+        print("skipped: needs two GPUs")
+        sys.exit(77)
     checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults}
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name))

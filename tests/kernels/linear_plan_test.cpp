@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear_plan.h"
 
-#include "kernels/linear/half_norm.h"
-
 #include "device/cuda_device.h"
+#include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"

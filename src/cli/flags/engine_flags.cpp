@@ -40,7 +40,8 @@ std::string help_of(const Field& field) {
 // Warns of a mistyped variable, which would otherwise have no effect. It is not an error: the variable may be for
 // another version.
 void warn_of_unknown_variables() {
-  std::vector<std::string> known{"WARPROW_CONFIG"};
+  // Behind the first: files of libraries.
+  std::vector<std::string> known{"WARPROW_CONFIG", "WARPROW_CUBLASLT", "WARPROW_NCCL"};
   for_each_field([&](const Field& field) { known.push_back(environment_name(field)); });
   for (const std::string& name : environment_names("WARPROW_")) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {

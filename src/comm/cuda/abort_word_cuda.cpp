@@ -31,8 +31,8 @@ AbortWord::AbortWord(const AbortFlag& flag) {
   WR_CUDA(cudaHostAlloc(&base, sizeof *word_, cudaHostAllocMapped | cudaHostAllocPortable));
   word_ = static_cast<uint32_t*>(base);
   *word_ = 0;
-  thread_ = std::jthread(
-      [word = word_, &flag](const std::stop_token& stop) { watch(stop, flag, word); });
+  thread_ =
+      std::jthread([word = word_, &flag](const std::stop_token& stop) { watch(stop, flag, word); });
 }
 
 AbortWord::~AbortWord() {

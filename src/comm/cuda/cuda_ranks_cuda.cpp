@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "comm/cuda/cuda_ranks.h"
+
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/cuda/abort_word.h"
-#include "comm/cuda/cuda_ranks.h"
 #include "comm/cuda/nccl_communicator.h"
 #include "comm/cuda/peer_communicator.h"
 #include "comm/cuda/peer_memory.h"
@@ -69,7 +70,8 @@ class Joined final : public CudaRanks {
       return fmt::format("groups of more than {} ranks", kMaxPeers);
     }
     std::vector<std::string> marks = all_.exchange(host_mark());
-    if (std::ranges::any_of(marks, [&](const std::string& mark) { return mark != marks.front(); })) {
+    if (std::ranges::any_of(marks,
+                            [&](const std::string& mark) { return mark != marks.front(); })) {
       return "they are on several hosts";
     }
     if (place_.tensor.size > 1) {
@@ -78,23 +80,29 @@ class Joined final : public CudaRanks {
     if (place_.pipeline.size > 1) {
       stage_memory_.emplace(place_.pipeline, stage_sizes(place_.pipeline.size));
     }
-    std::string why = open(tensor_memory_, place_.pipeline.rank * place_.tensor.size, 1);
-    const std::string why_stages = open(stage_memory_, place_.tensor.rank, place_.tensor.size);
+    const int32_t stage = place_.tensor.size;
+    std::string why = open(tensor_memory_, {place_.pipeline.rank * stage, 1, stage});
+    const std::string why_stages =
+        open(stage_memory_, {place_.tensor.rank, stage, place_.pipeline.size});
     return why.empty() ? why_stages : why;
   }
 
-  // The members of the memory's group are every `step`th rank from `first` on.
-  std::string open(std::optional<PeerMemory>& memory, int32_t first, int32_t step) {
+  // Every `step`th rank from `first` on, `size` of them.
+  struct Members {
+    int32_t first;
+    int32_t step;
+    int32_t size;
+  };
+  std::string open(std::optional<PeerMemory>& memory, const Members& members) {
     const std::vector<std::string> handles = all_.exchange(memory ? memory->handle() : "");
     if (!memory) {
       return "";
     }
-    const int32_t size = step == 1 ? place_.tensor.size : place_.pipeline.size;
-    std::vector<std::string> members;
-    for (int32_t i = 0; i < size; ++i) {
-      members.push_back(handles[static_cast<size_t>(first + i * step)]);
+    std::vector<std::string> of_group;
+    for (int32_t i = 0; i < members.size; ++i) {
+      of_group.push_back(handles[static_cast<size_t>(members.first + i * members.step)]);
     }
-    return memory->open(members);
+    return memory->open(of_group);
   }
 
   // The first reason that any rank has, the same on all.

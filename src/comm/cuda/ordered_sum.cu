@@ -9,8 +9,10 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    sum_parts(const float* parts, int32_t size, int64_t n, float* out) {
+__global__ void __launch_bounds__(kThreads) sum_parts(const float* parts,
+                                                      int32_t size,
+                                                      int64_t n,
+                                                      float* out) {
   pdl_wait();
   pdl_release();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;

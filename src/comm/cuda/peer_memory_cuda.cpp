@@ -13,9 +13,7 @@
 namespace warprow::cuda {
 
 PeerMemory::PeerMemory(GroupPlace place, const PeerSizes& sizes)
-    : place_(place),
-      layout_(place.size, sizes),
-      regions_(static_cast<size_t>(place.size)) {
+    : place_(place), layout_(place.size, sizes), regions_(static_cast<size_t>(place.size)) {
   const auto bytes = static_cast<size_t>(layout_.bytes);
   void* base = nullptr;
   if (cudaMalloc(&base, bytes) != cudaSuccess) {
@@ -54,8 +52,7 @@ std::string PeerMemory::open(const std::vector<std::string>& handles) {
     WR_CHECK_EQ(handles[rank].size(), sizeof handle);
     std::memcpy(&handle, handles[rank].data(), sizeof handle);
     void* region = nullptr;
-    const cudaError_t error =
-        cudaIpcOpenMemHandle(&region, handle, cudaIpcMemLazyEnablePeerAccess);
+    const cudaError_t error = cudaIpcOpenMemHandle(&region, handle, cudaIpcMemLazyEnablePeerAccess);
     if (error != cudaSuccess) {
       cudaGetLastError();
       return fmt::format("the memory of rank {}'s GPU: {}", rank, cudaGetErrorString(error));

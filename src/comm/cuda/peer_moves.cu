@@ -27,7 +27,10 @@ __device__ __forceinline__ bool is_wide(const PeerRows& rows) {
 
 // Calls f(place of a unit in the rows, its number in the chunk) for this thread's units of bytes [first, first + bytes).
 template <typename Unit, typename F>
-__device__ __forceinline__ void for_units(const PeerRows& rows, int64_t first, int64_t bytes, const F& f) {
+__device__ __forceinline__ void for_units(const PeerRows& rows,
+                                          int64_t first,
+                                          int64_t bytes,
+                                          const F& f) {
   const auto units = static_cast<int32_t>(bytes / static_cast<int64_t>(sizeof(Unit)));
   const bool adjacent = rows.row_bytes == rows.stride || rows.row_bytes == rows.bytes;
   for (int32_t u = static_cast<int32_t>(threadIdx.x); u < units; u += kMoveThreads) {
@@ -40,10 +43,13 @@ __device__ __forceinline__ void for_units(const PeerRows& rows, int64_t first, i
   }
 }
 
-__device__ __forceinline__ std::byte* slot_of(const PeerGroup& g, int32_t to, int32_t from, uint32_t count) {
+__device__ __forceinline__ std::byte* slot_of(const PeerGroup& g,
+                                              int32_t to,
+                                              int32_t from,
+                                              uint32_t count) {
   const int64_t slots = g.layout.move_slots;
-  const int64_t slot =
-      (int64_t{from} * kMoveBlocks + blockIdx.x) * slots + (count & static_cast<uint32_t>(slots - 1));
+  const int64_t slot = (int64_t{from} * kMoveBlocks + blockIdx.x) * slots +
+                       (count & static_cast<uint32_t>(slots - 1));
   return g.regions[to] + g.layout.moves + slot * kMoveChunk;
 }
 
@@ -68,7 +74,9 @@ __device__ __forceinline__ Next next_chunk(const PeerGroup& g,
   return mine;
 }
 
-__device__ __forceinline__ bool send_chunk(const PeerGroup& g, const PeerRows& rows, int64_t first) {
+__device__ __forceinline__ bool send_chunk(const PeerGroup& g,
+                                           const PeerRows& rows,
+                                           int64_t first) {
   PeerWords& mine = words_of(g, g.rank);
   const Next next = next_chunk(g,
                                &mine.num_sent[rows.peer][blockIdx.x],
@@ -95,7 +103,9 @@ __device__ __forceinline__ bool send_chunk(const PeerGroup& g, const PeerRows& r
   return true;
 }
 
-__device__ __forceinline__ bool receive_chunk(const PeerGroup& g, const PeerRows& rows, int64_t first) {
+__device__ __forceinline__ bool receive_chunk(const PeerGroup& g,
+                                              const PeerRows& rows,
+                                              int64_t first) {
   PeerWords& mine = words_of(g, g.rank);
   const Next next =
       next_chunk(g, &mine.num_taken[rows.peer][blockIdx.x], &mine.sent[rows.peer][blockIdx.x], 0);
@@ -137,8 +147,8 @@ __device__ __forceinline__ void copy_own(const PeerRows& from, const PeerRows& t
   }
 }
 
-__global__ void __launch_bounds__(kMoveThreads)
-    move_rows(const __grid_constant__ PeerGroup g, const __grid_constant__ PeerMoves m) {
+__global__ void __launch_bounds__(kMoveThreads) move_rows(const __grid_constant__ PeerGroup g,
+                                                          const __grid_constant__ PeerMoves m) {
   pdl_wait();
   pdl_release();
   bool some = true;
@@ -184,7 +194,8 @@ void move_between_peers(Stream& stream, const PeerGroup& group, const PeerMoves&
   if (most == 0) {
     return;
   }
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(kMoveBlocks, ceil_div(most, kMoveChunk)));
+  const auto grid =
+      static_cast<unsigned>(std::min<int64_t>(kMoveBlocks, ceil_div(most, kMoveChunk)));
   launch(stream, "move_rows", {grid, kMoveThreads}, move_rows, group, moves);
 }
 

@@ -12,8 +12,9 @@
 
 // Formula: peer_kernels.h.
 // Mapping: small: a thread takes four values at a time; they go to every other rank at once, each with the sequence
-//   number, and the thread waits for those of the others. Large: a block takes kLargeChunk values at a time. Two ranks
-//   send each other all of them. More ranks sum a share each, and send its sum to the others.
+//   number, and the thread waits for those of the others. Large: a block takes up to kLargeChunk values at a time. Two ranks
+//   send each other all of them, and the next ones before they wait. More ranks sum a share each, and send its sum to the
+//   others.
 // Bytes moved between GPUs, each way: small: 8 * n * (ranks - 1). Large: 4 * n with two ranks, 8 * n * (ranks - 1) / ranks
 //   with more.
 // Numerics: ((v0 + v1) + v2) + ... in float32, in both.
@@ -33,6 +34,7 @@ struct Sum {
   float* squares = nullptr;
   int32_t width = 0;
   bool quartered = false;
+  int32_t chunk = 0;  // of a large sum: values of a block at a time
 };
 
 __device__ __forceinline__ void load4(const Sum& a, int64_t i, float (&v)[4]) {
@@ -55,16 +57,29 @@ __device__ __forceinline__ void begin_norm(const Sum& a, int64_t i, const float4
   leave_squares(a.squares, i / 64, v, 0xffffU << (threadIdx.x & 16U), a.quartered);
 }
 
+__device__ __forceinline__ float4& at4(float* values, int64_t i) {
+  return *reinterpret_cast<float4*>(values + i);
+}
+
+// `before`: what add_to has there; undefined without it.
+__device__ __forceinline__ void finish4(const Sum& a,
+                                        int64_t i,
+                                        const float4& sum,
+                                        const float4& before) {
+  const bool adds = a.add_to != nullptr;
+  const float4 out = adds ? sum_of(before, sum) : sum;
+  at4(adds ? a.add_to : a.values, i) = out;
+  if (a.weight != nullptr) {
+    begin_norm(a, i, out);
+  }
+}
+__device__ __forceinline__ void finish4(const Sum& a, int64_t i, const float4& sum) {
+  finish4(a, i, sum, a.add_to != nullptr ? at4(a.add_to, i) : float4{});
+}
+
 __device__ __forceinline__ void store4(const Sum& a, int64_t i, const float (&v)[4]) {
   if (a.aligned) {
-    float4 out = {v[0], v[1], v[2], v[3]};
-    if (a.add_to != nullptr) {
-      out = sum_of(*reinterpret_cast<const float4*>(a.add_to + i), out);
-    }
-    *reinterpret_cast<float4*>((a.add_to != nullptr ? a.add_to : a.values) + i) = out;
-    if (a.weight != nullptr) {
-      begin_norm(a, i, out);
-    }
+    finish4(a, i, {v[0], v[1], v[2], v[3]});
     return;
   }
 #pragma unroll
@@ -79,8 +94,8 @@ __device__ __forceinline__ void store4(const Sum& a, int64_t i, const float (&v)
   }
 }
 
-__global__ void __launch_bounds__(kSmallThreads)
-    sum_small(const __grid_constant__ PeerGroup g, Sum a) {
+__global__ void __launch_bounds__(kSmallThreads) sum_small(const __grid_constant__ PeerGroup g,
+                                                           Sum a) {
   pdl_wait();
   pdl_release();
   uint32_t* const seq_at = &words_of(g, g.rank).small_seq[blockIdx.x];
@@ -141,31 +156,104 @@ __device__ __forceinline__ uint4 as_uint4(const float4& v) {
   return {__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)};
 }
 
-__device__ __forceinline__ void emit(const Sum& a, int64_t i, const float4& sum) {
-  const float v[4] = {sum.x, sum.y, sum.z, sum.w};
-  store4(a, i, v);
+__device__ __forceinline__ int32_t units_of(const Sum& a, int64_t first) {
+  return static_cast<int32_t>(min(int64_t{a.chunk}, a.n - first) / 4);
 }
 
-// Two ranks. A chunk takes the slots of both ranks in the first phase.
-__device__ __forceinline__ bool sum_pair(const PeerGroup& g, const Sum& a, int64_t first, uint32_t seq) {
-  const int32_t other = 1 - g.rank;
-  const auto units = static_cast<int32_t>(min(kLargeChunk, a.n - first) / 4);
-  auto* const values = reinterpret_cast<uint4*>(a.values + first);
-  uint4* const to = large_slot(g, other, 0, 0, seq);
-  for (int32_t u = static_cast<int32_t>(threadIdx.x); u < units; u += kLargeThreads) {
-    to[u] = values[u];
+// Two ranks. What a thread keeps of a chunk until the other rank's values are here.
+constexpr int kHeld = kLargeChunk / 4 / kLargeThreads;
+struct Held {
+  float4 mine[kHeld];
+  float4 before[kHeld];
+};
+
+// A chunk takes a quarter of the block's part of the region. A slot is written again four chunks later: by then the other
+// rank has told of the chunk two before that, behind a barrier after it read the slot.
+__device__ __forceinline__ uint4* pair_slot(const PeerGroup& g, int32_t to, uint32_t seq) {
+  return reinterpret_cast<uint4*>(g.regions[to] + g.layout.large +
+                                  (int64_t{blockIdx.x} * 4 + (seq & 3U)) * kLargeSlot);
+}
+
+__device__ __forceinline__ void send_to_other(
+    const PeerGroup& g, const Sum& a, int64_t first, uint32_t seq, Held& held) {
+  const int32_t units = units_of(a, first);
+  uint4* const to = pair_slot(g, 1 - g.rank, seq);
+  const auto me = static_cast<int32_t>(threadIdx.x);
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int32_t u = me + j * kLargeThreads;
+    if (u < units) {
+      held.mine[j] = at4(a.values, first + int64_t{u} * 4);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int32_t u = me + j * kLargeThreads;
+    if (u < units) {
+      to[u] = as_uint4(held.mine[j]);
+    }
   }
   tell_all(g, 0, seq);
+  if (a.add_to != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int32_t u = me + j * kLargeThreads;
+      if (u < units) {
+        held.before[j] = at4(a.add_to, first + int64_t{u} * 4);
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ bool sum_with_other(
+    const PeerGroup& g, const Sum& a, int64_t first, uint32_t seq, const Held& held) {
   if (!wait_for_all(g, 0, seq)) {
     return false;
   }
-  const uint4* const from = large_slot(g, g.rank, 0, 0, seq);
-  for (int32_t u = static_cast<int32_t>(threadIdx.x); u < units; u += kLargeThreads) {
-    const float4 theirs = as_float4(load_peer(from + u));
-    const float4 mine = as_float4(values[u]);
-    emit(a, first + int64_t{u} * 4, g.rank == 0 ? sum_of(mine, theirs) : sum_of(theirs, mine));
+  const int32_t units = units_of(a, first);
+  const uint4* const from = pair_slot(g, g.rank, seq);
+  const auto me = static_cast<int32_t>(threadIdx.x);
+  float4 theirs[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int32_t u = me + j * kLargeThreads;
+    if (u < units) {
+      theirs[j] = as_float4(load_peer(from + u));
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int32_t u = me + j * kLargeThreads;
+    if (u < units) {
+      const float4 sum =
+          g.rank == 0 ? sum_of(held.mine[j], theirs[j]) : sum_of(theirs[j], held.mine[j]);
+      finish4(a, first + int64_t{u} * 4, sum, held.before[j]);
+    }
   }
   return true;
+}
+
+__global__ void __launch_bounds__(kLargeThreads) sum_pair(const __grid_constant__ PeerGroup g,
+                                                          Sum a) {
+  pdl_wait();
+  pdl_release();
+  uint32_t* const seq_at = &words_of(g, g.rank).large_seq[blockIdx.x];
+  uint32_t seq = *seq_at + 1;
+  int64_t first = int64_t{blockIdx.x} * a.chunk;
+  const int64_t step = int64_t{gridDim.x} * a.chunk;
+  Held held;
+  send_to_other(g, a, first, seq, held);
+  for (; first + step < a.n; first += step, ++seq) {
+    Held next;
+    send_to_other(g, a, first + step, seq + 1, next);
+    if (!sum_with_other(g, a, first, seq, held)) {
+      return;
+    }
+    held = next;
+  }
+  if (sum_with_other(g, a, first, seq, held) && threadIdx.x == 0) {
+    *seq_at = seq;
+  }
 }
 
 // Of more ranks each sums a share of the chunk.
@@ -173,7 +261,7 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
                                            const Sum& a,
                                            int64_t first,
                                            uint32_t seq) {
-  const auto units = static_cast<int32_t>(min(kLargeChunk, a.n - first) / 4);
+  const int32_t units = units_of(a, first);
   const int32_t most = (units + 16 * g.size - 1) / (16 * g.size) * 16;  // whole sums of 64 columns
   auto* const values = reinterpret_cast<uint4*>(a.values + first);
   const auto begin_of = [&](int32_t rank) { return min(rank * most, units); };
@@ -194,16 +282,15 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
   for (int32_t u = mine + me; u < begin_of(g.rank + 1); u += kLargeThreads) {
     float4 sum = {};
     for (int32_t rank = 0; rank < g.size; ++rank) {
-      const uint4 part = rank == g.rank
-                             ? values[u]
-                             : load_peer(large_slot(g, g.rank, 0, rank, seq) + (u - mine));
+      const uint4 part =
+          rank == g.rank ? values[u] : load_peer(large_slot(g, g.rank, 0, rank, seq) + (u - mine));
       sum = rank == 0 ? as_float4(part) : sum_of(sum, as_float4(part));
     }
     for (int32_t step = 1; step < g.size; ++step) {
       const int32_t rank = (g.rank + step) % g.size;
       large_slot(g, rank, 1, g.rank, seq)[u - mine] = as_uint4(sum);
     }
-    emit(a, first + int64_t{u} * 4, sum);
+    finish4(a, first + int64_t{u} * 4, sum);
   }
   tell_all(g, 1, seq);
   if (!wait_for_all(g, 1, seq)) {
@@ -214,7 +301,7 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
     const uint4* const from = large_slot(g, g.rank, 1, rank, seq);
     const int32_t begin = begin_of(rank);
     for (int32_t u = begin + me; u < begin_of(rank + 1); u += kLargeThreads) {
-      emit(a, first + int64_t{u} * 4, as_float4(load_peer(from + (u - begin))));
+      finish4(a, first + int64_t{u} * 4, as_float4(load_peer(from + (u - begin))));
     }
   }
   return true;
@@ -222,16 +309,17 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
 
 // A slot of a chunk is written again two chunks later: by then the other rank has told of the chunk between, behind a
 // barrier after it read the slot.
-__global__ void __launch_bounds__(kLargeThreads)
-    sum_large(const __grid_constant__ PeerGroup g, Sum a) {
+__global__ void __launch_bounds__(kLargeThreads) sum_in_shares(const __grid_constant__ PeerGroup g,
+                                                               Sum a) {
   pdl_wait();
   pdl_release();
   uint32_t* const seq_at = &words_of(g, g.rank).large_seq[blockIdx.x];
   uint32_t seq = *seq_at;
   __syncthreads();  // all have read it
-  for (int64_t first = blockIdx.x * kLargeChunk; first < a.n; first += gridDim.x * kLargeChunk) {
+  for (int64_t first = int64_t{blockIdx.x} * a.chunk; first < a.n;
+       first += int64_t{gridDim.x} * a.chunk) {
     ++seq;
-    if (!(g.size == 2 ? sum_pair(g, a, first, seq) : sum_shares(g, a, first, seq))) {
+    if (!sum_shares(g, a, first, seq)) {
       return;
     }
   }
@@ -264,9 +352,16 @@ void sum_over_peers(Stream& stream, const PeerGroup& group, const PeerSum& sum) 
     args.quartered = sum.n <= kMaxQuarteredRows * sum.width;
   }
   if (args.aligned && sum.n > kMostSmall / (group.size - 1)) {
-    const auto grid = static_cast<unsigned>(
-        std::min<int64_t>(kLargeBlocks, ceil_div(sum.n, kLargeChunk)));
-    launch(stream, "sum_large", {grid, kLargeThreads}, sum_large, group, args);
+    const int64_t chunk = std::min(
+        kLargeChunk, round_up(ceil_div(sum.n, int64_t{kLargeBlocks}), int64_t{4} * kLargeThreads));
+    args.chunk = static_cast<int32_t>(chunk);
+    const auto grid =
+        static_cast<unsigned>(std::min<int64_t>(kLargeBlocks, ceil_div(sum.n, chunk)));
+    if (group.size == 2) {
+      launch(stream, "sum_pair", {grid, kLargeThreads}, sum_pair, group, args);
+    } else {
+      launch(stream, "sum_in_shares", {grid, kLargeThreads}, sum_in_shares, group, args);
+    }
     return;
   }
   const auto grid =

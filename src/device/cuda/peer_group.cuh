@@ -35,7 +35,9 @@ __device__ __forceinline__ uint32_t load_peer(const uint32_t* at) { return load_
 // How often a wait looks at the abort flag, which lies in host memory.
 inline constexpr uint32_t kPollsPerLook = 2048;
 
-__device__ __forceinline__ bool is_aborted(const PeerGroup& g) { return load_relaxed(g.abort) != 0; }
+__device__ __forceinline__ bool is_aborted(const PeerGroup& g) {
+  return load_relaxed(g.abort) != 0;
+}
 
 // Waits until a counter has reached `count`. False: the group was aborted.
 __device__ __forceinline__ bool wait_reached(const PeerGroup& g,
@@ -96,7 +98,8 @@ __device__ __forceinline__ Packet receive_packet(const PeerGroup& g,
       alive = false;
     }
   }
-  return {__uint_as_float(static_cast<uint32_t>(low)), __uint_as_float(static_cast<uint32_t>(high))};
+  return {__uint_as_float(static_cast<uint32_t>(low)),
+          __uint_as_float(static_cast<uint32_t>(high))};
 }
 
 // The sum over ranks, in rank order, of four values that each rank has in this thread. All ranks' blocks with this

@@ -17,15 +17,16 @@ inline constexpr int32_t kMaxPeers = 8;
 // Small sums: a value travels with the sequence number beside it, so that data and its arrival are one store.
 inline constexpr int32_t kSmallThreads = 512;
 inline constexpr int32_t kSmallBlocks = 64;
-inline constexpr int64_t kSmallChunk = 4 * kSmallThreads;             // values of a block at a time
-inline constexpr int64_t kMostSmall = kSmallBlocks * kSmallChunk;     // values in one round
-inline constexpr int64_t kPacketBytes = 16;                           // two values, two numbers
-inline constexpr int64_t kSmallSlot = kSmallThreads * 2 * kPacketBytes;  // bytes of a block from a rank
+inline constexpr int64_t kSmallChunk = 4 * kSmallThreads;          // values of a block at a time
+inline constexpr int64_t kMostSmall = kSmallBlocks * kSmallChunk;  // values in one round
+inline constexpr int64_t kPacketBytes = 16;                        // two values, two numbers
+inline constexpr int64_t kSmallSlot =
+    kSmallThreads * 2 * kPacketBytes;  // bytes of a block from a rank
 
 // Large sums: values, then one flag for a block's chunk.
 inline constexpr int32_t kLargeThreads = 512;
 inline constexpr int32_t kLargeBlocks = 128;
-inline constexpr int64_t kLargeChunk = 8192;  // values
+inline constexpr int64_t kLargeChunk = 8192;  // values of a block at a time, at most
 inline constexpr int64_t kLargeSlot = kLargeChunk * static_cast<int64_t>(sizeof(float));
 
 // Moves from one rank to another: chunks in slots used in turn, and how many were sent and taken.
@@ -55,7 +56,8 @@ struct PeerSizes {
 // Where the parts of a region begin, in bytes.
 struct PeerLayout {
   int64_t small = 0;  // [kSmallBlocks, 2, size, kSmallSlot]
-  int64_t large = 0;  // [kLargeBlocks, 2, 2, size, kLargeSlot / 2, which holds a share of a chunk]
+  int64_t large =
+      0;  // [kLargeBlocks, 2, 2, size, kLargeSlot / 2, which holds a share]; of two [kLargeBlocks, 4, kLargeSlot]
   int64_t moves = 0;  // [size, kMoveBlocks, move_slots, kMoveChunk]
   int64_t bytes = 0;
   int32_t move_slots = 0;

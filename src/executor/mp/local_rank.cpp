@@ -56,12 +56,11 @@ LocalRank::LocalRank(const EngineConfig& config,
   if (device_ == "cuda") {
     device = cuda::make_cuda_device(ordinal);
     if (comms.all != nullptr) {
-      cuda_ranks_ = cuda::join_cuda_ranks(*device,
-                                          place,
-                                          *comms.all,
-                                          config.rank_transport == "nccl"
-                                              ? cuda::GpuTransport::kNccl
-                                              : cuda::GpuTransport::kAuto);
+      cuda_ranks_ = cuda::join_cuda_ranks(
+          *device,
+          place,
+          *comms.all,
+          config.rank_transport == "nccl" ? cuda::GpuTransport::kNccl : cuda::GpuTransport::kAuto);
       joined.tensor = cuda_ranks_->tensor();
       joined.pipeline = cuda_ranks_->pipeline();
     }
