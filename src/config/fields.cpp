@@ -217,8 +217,8 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::speculative_config,
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
-             "with vLLM's keys method (ngram), num_speculative_tokens, prompt_lookup_min and "
-             "prompt_lookup_max; empty: off"},
+             "with vLLM's keys method (ngram, draft_model), num_speculative_tokens, model, "
+             "prompt_lookup_min and prompt_lookup_max; empty: off"},
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",

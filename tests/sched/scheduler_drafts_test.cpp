@@ -330,6 +330,57 @@ TEST(SchedulerDrafts, ARowDraftsWhereItPays) {
   EXPECT_GT(bench.scheduler.stats().num_undrafted, right.num_undrafted);
 }
 
+// On a GPU: what pays for a row pays for all, or for none.
+TEST(SchedulerDrafts, RowsOfAStepDraftEquallyMany) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.draft_knee = 180;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 5));
+  bench.add(2, tokens_from(20, 5));
+  bench.runner.run_of = [](RowId row) {
+    return row == RowId{0} ? std::vector<TokenId>{7, 7, 7, 7} : std::vector<TokenId>{8};
+  };
+  for (int32_t i = 0; i < 20; ++i) {
+    step_with_proposal(bench, 7);
+    EXPECT_EQ(bench.step.scheduled[0].num_drafts, bench.step.scheduled[1].num_drafts);
+  }
+  EXPECT_EQ(bench.step.scheduled[0].num_drafts, 3);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{8}; };
+  for (int32_t i = 0; i < 40; ++i) {
+    step_with_proposal(bench, 7);
+  }
+  EXPECT_EQ(bench.step.scheduled[0].num_drafts, 0);
+  EXPECT_EQ(bench.step.scheduled[1].num_drafts, 0);
+  EXPECT_GT(bench.scheduler.stats().num_undrafted, 2);
+}
+
+// A proposer with keys and values of its own writes behind the step's tokens, whatever was accepted.
+TEST(SchedulerDrafts, BlocksForWhatAProposerWrites) {
+  SchedulerConfig config = drafts_config(3, 2);
+  config.draft_lookahead = 3;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 14), 40);
+  bench.add(2, tokens_from(20, 3), 40);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8, 9, 10}; };
+  int32_t num_checked = 0;
+  while (bench.launch()) {
+    for (const RequestStatus& request : bench.scheduler.list_requests()) {
+      for (const ScheduledRow& row : bench.step.scheduled) {
+        if (row.row == request.row) {
+          EXPECT_GE(request.num_blocks * config.kv.groups[0].block_size,
+                    row.num_computed_tokens + row.num_tokens + 3);
+          ++num_checked;
+        }
+      }
+    }
+    if (bench.pending.size() > 1) {
+      bench.collect();
+    }
+    bench.scheduler.check_invariants();
+  }
+  EXPECT_GT(num_checked, 10);
+}
+
 TEST(SchedulerDrafts, ARequestWithoutThem) {
   Bench bench(drafts_config(3, 1));
   Request request = request_of(1, tokens_from(0, 5));

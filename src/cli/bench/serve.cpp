@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/bench_frame.h"
+#include "cli/bench/draft_counters.h"
 #include "cli/bench/serve_load.h"
 #include "cli/bench/serve_report.h"
 #include "cli/flags/number_flags.h"
@@ -12,6 +13,7 @@
 #include <ctime>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -211,6 +213,12 @@ Result<ServeRecords> measure(HttpClient& client,
   });
 }
 
+// The server's counters of drafts; nullopt if it has none, or no page of metrics.
+std::optional<DraftCounters> ask_draft_counters(HttpClient& client) {
+  const Result<HttpAnswer> answer = client.ask({.path = "/metrics"});
+  return answer && answer->status == 200 ? read_draft_counters(answer->body) : std::nullopt;
+}
+
 AnswerJson with_settings(const ServeBench& bench, const AnswerJson& figures) {
   const std::time_t now = std::time(nullptr);
   const double rate = bench.load.request_rate;
@@ -245,8 +253,14 @@ Result<void> save(const ServeBench& bench, const AnswerJson& json) {
   return {};
 }
 
-Result<ExitCode> report(const ServeBench& bench, const ServeRecords& records, bool as_json) {
+Result<ExitCode> report(const ServeBench& bench,
+                        const ServeRecords& records,
+                        const AnswerJson& drafts,
+                        bool as_json) {
   AnswerJson json = with_settings(bench, serve_report(records, bench.report));
+  if (!drafts.is_null()) {
+    json.update(drafts);
+  }
   if (Result<void> saved = save(bench, json); !saved) {
     return tl::unexpected(saved.error());
   }
@@ -299,11 +313,14 @@ Result<ExitCode> run_bench_serve(const Arguments& arguments) {
     return tl::unexpected(model.error());
   }
   bench.load.model = *model;
+  const std::optional<DraftCounters> before = ask_draft_counters(**client);
   const Result<ServeRecords> records = measure(**client, bench, *prompts);
   if (!records) {
     return tl::unexpected(records.error());
   }
-  return report(bench, *records, frame.as_json());
+  const std::optional<DraftCounters> after = ask_draft_counters(**client);
+  const AnswerJson drafts = before && after ? draft_report(*before, *after) : AnswerJson(nullptr);
+  return report(bench, *records, drafts, frame.as_json());
 }
 
 }  // namespace warprow

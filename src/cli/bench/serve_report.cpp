@@ -2,6 +2,7 @@
 #include "cli/bench/serve_report.h"
 
 #include "cli/bench/bench_run.h"
+#include "cli/bench/draft_counters.h"
 
 #include <algorithm>
 #include <charconv>
@@ -241,6 +242,7 @@ std::string serve_report_text(const AnswerJson& report, const ServeReportOptions
   out += fmt::format("{} input tokens, {} output tokens\n",
                      report["total_input_tokens"].get<int64_t>(),
                      report["total_output_tokens"].get<int64_t>());
+  out += draft_report_text(report);
   if (!report["request_goodput"].is_null()) {
     out +=
         fmt::format("{:.2f} requests/s within the goodput's limits\n", number("request_goodput"));
