@@ -4,6 +4,7 @@
 #include "engine/prompt_embeds.h"
 #include "text/text_model.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -300,12 +301,19 @@ warprow_status warprow_detokenize(warprow_engine* engine,
     }
     return engine->loaded->call([&](const Served& served) {
       const Tokenizer& tokenizer = served.engine.text().tokenizer;
-      const std::span<const TokenId> ids(tokens, num_tokens);
-      for (const TokenId id : ids) {
-        if (id < 0 || id >= tokenizer.vocab_size()) {
+      // A model may have more logits than its tokenizer has tokens; the others have no text.
+      const int32_t num_ids =
+          std::max(tokenizer.vocab_size(), served.engine.model_facts().vocab_size);
+      std::vector<TokenId> ids;
+      ids.reserve(num_tokens);
+      for (const TokenId id : std::span<const TokenId>(tokens, num_tokens)) {
+        if (id < 0 || id >= num_ids) {
           return fail_call(WARPROW_INVALID_ARGUMENT,
                            "tokens: " + std::to_string(id) + " is no id of the vocabulary of " +
-                               std::to_string(tokenizer.vocab_size()));
+                               std::to_string(num_ids));
+        }
+        if (id < tokenizer.vocab_size()) {
+          ids.push_back(id);
         }
       }
       return give_text(tokenizer.decode(ids, skip_special != 0), text, text_len);

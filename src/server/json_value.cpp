@@ -161,7 +161,7 @@ Result<void> read_value(const char* field,
   return read_value(field, value, target.emplace());
 }
 
-Result<std::vector<TokenId>> read_token_ids(const char* field, const Json& value) {
+Result<std::vector<TokenId>> read_token_ids(const char* field, const Json& value, TokenId least) {
   std::vector<int64_t> numbers;
   if (Result<void> read = read_value(field, value, numbers); !read) {
     return tl::unexpected(read.error());
@@ -169,7 +169,7 @@ Result<std::vector<TokenId>> read_token_ids(const char* field, const Json& value
   std::vector<TokenId> ids;
   ids.reserve(numbers.size());
   for (const int64_t number : numbers) {
-    if (number < 0 || number > std::numeric_limits<TokenId>::max()) {
+    if (number < least || number > std::numeric_limits<TokenId>::max()) {
       return wrong_value(field, "a list of token ids", value);
     }
     ids.push_back(static_cast<TokenId>(number));

@@ -57,8 +57,10 @@ Result<void> read_value(const char* field,
                         const nlohmann::ordered_json& value,
                         std::map<int64_t, double>& target);
 
-// A list of token ids, each within 32 bits.
-Result<std::vector<TokenId>> read_token_ids(const char* field, const nlohmann::ordered_json& value);
+// A list of token ids, each within 32 bits and not below `least`.
+Result<std::vector<TokenId>> read_token_ids(const char* field,
+                                            const nlohmann::ordered_json& value,
+                                            TokenId least = 0);
 
 std::optional<int64_t> whole_number(const nlohmann::ordered_json& value);
 

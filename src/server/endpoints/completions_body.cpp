@@ -134,7 +134,7 @@ Result<std::vector<TextOrIds>> read_prompts(const char* field, const Json& value
       prompts.emplace_back(prompt.get<std::string>());
       continue;
     }
-    Result<std::vector<TokenId>> ids = read_token_ids(field, prompt);
+    Result<std::vector<TokenId>> ids = read_token_ids(field, prompt, -1);
     if (!ids || (is_list && value[0].is_string())) {
       return wrong_value(field, "text, a list of token ids, or a list of either kind", value);
     }
