@@ -170,21 +170,24 @@ class PeerOperations : public ::testing::TestWithParam<int32_t> {
   // The driver may wait for a GPU to be idle before it loads a kernel, and another rank's kernel waits for this one. So
   // kernels are loaded first, by a group that was aborted.
   static void load_kernels() {
-    PeerRanks ranks(2, cuda::tensor_sizes());
-    ranks.abort();
-    for (int32_t gpu = 0; gpu < num_gpus(); ++gpu) {
-      RankGpu on(gpu, kArenaBytes);
-      const auto comm = ranks.join(0);
-      for (const int64_t n : {int64_t{100}, cuda::kMostSmall * 2}) {
-        comm->all_reduce(*on.stream, make_view(on.arena.alloc<float>(n), 1, n));
+    for (const int32_t size : {2, 3}) {
+      PeerRanks ranks(size, cuda::tensor_sizes());
+      ranks.abort();
+      for (int32_t gpu = 0; gpu < num_gpus(); ++gpu) {
+        RankGpu on(gpu, kArenaBytes);
+        const auto floats = [&](int64_t n) { return make_view(on.arena.alloc<float>(n), 1, n); };
+        const auto comm = ranks.join(0);
+        for (const int64_t n : {int64_t{100}, cuda::kMostSmall * 2}) {
+          comm->all_reduce(*on.stream, floats(n));
+        }
+        comm->receive(*on.stream, on.arena.alloc_bytes(64), 64, 1);
+        const HalfNorm half{make_view(static_cast<const float*>(floats(64).data), 64),
+                            {DType::kBF16, on.arena.alloc<uint16_t>(64), 1, 64},
+                            on.arena.alloc<float>(4)};
+        cuda::begin_norm(
+            *on.stream, make_view(static_cast<const float*>(floats(64).data), 1, 64), half);
+        on.stream->synchronize();
       }
-      comm->receive(*on.stream, on.arena.alloc_bytes(64), 64, 1);
-      const HalfNorm half{make_view(static_cast<const float*>(on.arena.alloc<float>(64)), 64),
-                          {DType::kBF16, on.arena.alloc<uint16_t>(64), 1, 64},
-                          on.arena.alloc<float>(4)};
-      cuda::begin_norm(
-          *on.stream, make_view(static_cast<const float*>(on.arena.alloc<float>(64)), 1, 64), half);
-      on.stream->synchronize();
     }
   }
 };

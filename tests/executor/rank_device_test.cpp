@@ -42,6 +42,21 @@ TEST(RankDevice, OtherGpusAreRefusedByRank) {
             "ranks need devices of one kind (--device, --device-ids)");
 }
 
+TEST(RankDevice, EachRankNeedsItsOwnGpu) {
+  EngineConfig config;
+  config.device = "cuda";
+  const std::string why = "no CUDA device 2: there are 2";
+  const Result<void> checked = check_gpu(config, rank_place(2, 2, 2), why);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(
+      checked.error().message,
+      "--device: rank 2 of 4 has no GPU (no CUDA device 2: there are 2); each rank needs its own");
+  EXPECT_TRUE(check_gpu(config, rank_place(1, 2, 2), ""));
+  EXPECT_TRUE(check_gpu(config, rank_place(0, 1, 1), why));
+  config.device = "auto";
+  EXPECT_TRUE(check_gpu(config, rank_place(2, 2, 2), why));
+}
+
 TEST(RankDevice, ATransportIsForItsDevice) {
   EngineConfig config;
   const auto refused = [&](const char* transport, const char* device) {

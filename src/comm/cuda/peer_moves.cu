@@ -12,11 +12,13 @@
 // Formula, preconditions: peer_kernels.h.
 // Mapping: bytes are counted row by row and cut into chunks of kMoveChunk. Chunk c of a direction belongs to block
 //   c % kMoveBlocks on both sides. The sender writes it into the next slot of the receiver's region, which must have been
-//   taken; the receiver copies it out.
+//   taken; the receiver copies it out. Some blocks send, some receive, and some copy what stays, at the same time.
 // Bytes moved: once between GPUs, once in the receiver.
 // Numerics: bytes are copied.
 namespace warprow::cuda {
 namespace {
+
+constexpr int64_t kMostRowBytes = int64_t{1} << 31;  // places in rows have 32 bits
 
 // Whether rows can be accessed 16 bytes at a time.
 __device__ __forceinline__ bool is_wide(const PeerRows& rows) {
@@ -31,15 +33,21 @@ __device__ __forceinline__ void for_units(const PeerRows& rows,
                                           int64_t first,
                                           int64_t bytes,
                                           const F& f) {
-  const auto units = static_cast<int32_t>(bytes / static_cast<int64_t>(sizeof(Unit)));
-  const bool adjacent = rows.row_bytes == rows.stride || rows.row_bytes == rows.bytes;
-  for (int32_t u = static_cast<int32_t>(threadIdx.x); u < units; u += kMoveThreads) {
-    int64_t at = first + int64_t{u} * static_cast<int64_t>(sizeof(Unit));
-    if (!adjacent) {
-      const int64_t row = at / rows.row_bytes;
-      at += row * (rows.stride - rows.row_bytes);
+  constexpr auto kUnit = static_cast<uint32_t>(sizeof(Unit));
+  const auto units = static_cast<uint32_t>(bytes) / kUnit;
+  if (rows.row_bytes == rows.stride || rows.row_bytes == rows.bytes) {
+    for (uint32_t u = threadIdx.x; u < units; u += kMoveThreads) {
+      f(reinterpret_cast<Unit*>(rows.at + first) + u, u);
     }
-    f(reinterpret_cast<Unit*>(rows.at + at), u);
+    return;
+  }
+  const int64_t row = first / rows.row_bytes;
+  const auto width = static_cast<uint32_t>(rows.row_bytes);
+  const auto before = static_cast<uint32_t>(first - row * rows.row_bytes);
+  std::byte* const begin = rows.at + row * rows.stride;
+  for (uint32_t u = threadIdx.x; u < units; u += kMoveThreads) {
+    const uint32_t at = before + u * kUnit;
+    f(reinterpret_cast<Unit*>(begin + at / width * rows.stride + at % width), u);
   }
 }
 
@@ -88,11 +96,11 @@ __device__ __forceinline__ bool send_chunk(const PeerGroup& g,
   std::byte* const slot = slot_of(g, rows.peer, g.rank, next.count);
   const int64_t bytes = min(kMoveChunk, rows.bytes - first);
   if (is_wide(rows)) {
-    for_units<uint4>(rows, first, bytes, [slot](const uint4* from, int32_t u) {
+    for_units<uint4>(rows, first, bytes, [slot](const uint4* from, uint32_t u) {
       reinterpret_cast<uint4*>(slot)[u] = *from;
     });
   } else {
-    for_units<uint32_t>(rows, first, bytes, [slot](const uint32_t* from, int32_t u) {
+    for_units<uint32_t>(rows, first, bytes, [slot](const uint32_t* from, uint32_t u) {
       reinterpret_cast<uint32_t*>(slot)[u] = *from;
     });
   }
@@ -115,11 +123,11 @@ __device__ __forceinline__ bool receive_chunk(const PeerGroup& g,
   const std::byte* const slot = slot_of(g, g.rank, rows.peer, next.count);
   const int64_t bytes = min(kMoveChunk, rows.bytes - first);
   if (is_wide(rows)) {
-    for_units<uint4>(rows, first, bytes, [slot](uint4* to, int32_t u) {
+    for_units<uint4>(rows, first, bytes, [slot](uint4* to, uint32_t u) {
       *to = load_peer(reinterpret_cast<const uint4*>(slot) + u);
     });
   } else {
-    for_units<uint32_t>(rows, first, bytes, [slot](uint32_t* to, int32_t u) {
+    for_units<uint32_t>(rows, first, bytes, [slot](uint32_t* to, uint32_t u) {
       *to = load_peer(reinterpret_cast<const uint32_t*>(slot) + u);
     });
   }
@@ -134,7 +142,7 @@ __device__ __forceinline__ bool receive_chunk(const PeerGroup& g,
 __device__ __forceinline__ void copy_own(const PeerRows& from, const PeerRows& to, int64_t first) {
   const int64_t bytes = min(kMoveChunk, from.bytes - first);
   const auto copy = [&]<typename Unit>(Unit /*unit*/) {
-    for_units<Unit>(from, first, bytes, [&](const Unit* at, int32_t u) {
+    for_units<Unit>(from, first, bytes, [&](const Unit* at, uint32_t u) {
       int64_t out = first + int64_t{u} * static_cast<int64_t>(sizeof(Unit));
       out += out / to.row_bytes * (to.stride - to.row_bytes);
       *reinterpret_cast<Unit*>(to.at + out) = *at;
@@ -147,30 +155,43 @@ __device__ __forceinline__ void copy_own(const PeerRows& from, const PeerRows& t
   }
 }
 
-__global__ void __launch_bounds__(kMoveThreads) move_rows(const __grid_constant__ PeerGroup g,
-                                                          const __grid_constant__ PeerMoves m) {
+// What a block does with every kMoveBlocks-th chunk.
+enum class Role : uint32_t { kSend, kReceive, kCopy };
+
+__device__ __forceinline__ Role role_of(const PeerMoves& m) {
+  uint32_t nth = blockIdx.y;
+  if (m.num_out == 0) {
+    ++nth;
+  }
+  if (nth > 0 && m.num_in == 0) {
+    ++nth;
+  }
+  return Role{nth};
+}
+
+// The roles wait for other ranks but not for each other.
+__global__ void __launch_bounds__(kMoveThreads, 2) move_rows(const __grid_constant__ PeerGroup g,
+                                                             const __grid_constant__ PeerMoves m) {
   pdl_wait();
   pdl_release();
-  bool some = true;
-  for (int64_t chunk = blockIdx.x; some; chunk += kMoveBlocks) {
-    const int64_t first = chunk * kMoveChunk;
-    some = false;
-    for (int32_t i = 0; i < m.num_out; ++i) {
-      if (first < m.out[i].bytes) {
-        some = true;
-        if (!send_chunk(g, m.out[i], first)) {
-          return;
-        }
-      }
-    }
-    if (first < m.own.bytes) {
-      some = true;
+  const Role role = role_of(m);
+  if (role == Role::kCopy) {
+    for (int64_t first = blockIdx.x * kMoveChunk; first < m.own.bytes;
+         first += kMoveBlocks * kMoveChunk) {
       copy_own(m.own, m.own_to, first);
     }
-    for (int32_t i = 0; i < m.num_in; ++i) {
-      if (first < m.in[i].bytes) {
+    return;
+  }
+  const bool sends = role == Role::kSend;
+  const PeerRows* const all = sends ? m.out : m.in;
+  const int32_t count = sends ? m.num_out : m.num_in;
+  bool some = true;
+  for (int64_t first = blockIdx.x * kMoveChunk; some; first += kMoveBlocks * kMoveChunk) {
+    some = false;
+    for (int32_t i = 0; i < count; ++i) {
+      if (first < all[i].bytes) {
         some = true;
-        if (!receive_chunk(g, m.in[i], first)) {
+        if (!(sends ? send_chunk(g, all[i], first) : receive_chunk(g, all[i], first))) {
           return;
         }
       }
@@ -187,6 +208,9 @@ void move_between_peers(Stream& stream, const PeerGroup& group, const PeerMoves&
     const auto odd = reinterpret_cast<uintptr_t>(rows.at) | static_cast<uintptr_t>(rows.row_bytes) |
                      static_cast<uintptr_t>(rows.stride) | static_cast<uintptr_t>(rows.bytes);
     WR_CHECK(odd % 4 == 0, "rows of {} bytes, {} apart, are no words", rows.row_bytes, rows.stride);
+    WR_CHECK(rows.row_bytes == rows.bytes || rows.row_bytes < kMostRowBytes,
+             "rows of {} bytes",
+             rows.row_bytes);
   };
   std::ranges::for_each(std::span(moves.out).first(static_cast<size_t>(moves.num_out)), check);
   std::ranges::for_each(std::span(moves.in).first(static_cast<size_t>(moves.num_in)), check);
@@ -194,9 +218,12 @@ void move_between_peers(Stream& stream, const PeerGroup& group, const PeerMoves&
   if (most == 0) {
     return;
   }
-  const auto grid =
+  const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(kMoveBlocks, ceil_div(most, kMoveChunk)));
-  launch(stream, "move_rows", {grid, kMoveThreads}, move_rows, group, moves);
+  const auto roles = static_cast<unsigned>(moves.num_out > 0) +
+                     static_cast<unsigned>(moves.num_in > 0) +
+                     static_cast<unsigned>(moves.own.bytes > 0);
+  launch(stream, "move_rows", {dim3(blocks, roles), kMoveThreads}, move_rows, group, moves);
 }
 
 }  // namespace warprow::cuda

@@ -49,39 +49,39 @@ __device__ __forceinline__ void load4(const Sum& a, int64_t i, float (&v)[4]) {
   }
 }
 
-// 16 lanes with 64 adjacent columns of a row call it together.
-__device__ __forceinline__ void begin_norm(const Sum& a, int64_t i, const float4& v) {
-  const auto column = static_cast<uint32_t>(i) % static_cast<uint32_t>(a.width);
-  const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(a.weight + column)));
-  a.rows[i / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
-  leave_squares(a.squares, i / 64, v, 0xffffU << (threadIdx.x & 16U), a.quartered);
-}
-
 __device__ __forceinline__ float4& at4(float* values, int64_t i) {
   return *reinterpret_cast<float4*>(values + i);
 }
 
-// `before`: what add_to has there; undefined without it.
-__device__ __forceinline__ void finish4(const Sum& a,
-                                        int64_t i,
-                                        const float4& sum,
-                                        const float4& before) {
+// The weights of the next norm for four values; undefined without it. They do not change, so a kernel may load them before
+// the one in front of it has ended.
+__device__ __forceinline__ float4 weights_at(const Sum& a, int64_t i) {
+  if (a.weight == nullptr) {
+    return {};
+  }
+  const auto column = static_cast<uint32_t>(i) % static_cast<uint32_t>(a.width);
+  return __ldg(reinterpret_cast<const float4*>(a.weight + column));
+}
+// What add_to has there; undefined without it.
+__device__ __forceinline__ float4 before_at(const Sum& a, int64_t i) {
+  return a.add_to != nullptr ? at4(a.add_to, i) : float4{};
+}
+
+// With a norm, 16 lanes with 64 adjacent columns of a row call it together.
+__device__ __forceinline__ void finish4(
+    const Sum& a, int64_t i, const float4& sum, const float4& before, const float4& weights) {
   const bool adds = a.add_to != nullptr;
   const float4 out = adds ? sum_of(before, sum) : sum;
   at4(adds ? a.add_to : a.values, i) = out;
   if (a.weight != nullptr) {
-    begin_norm(a, i, out);
+    const float4 x = weighted(out, weights);
+    a.rows[i / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
+    leave_squares(a.squares, i / 64, out, 0xffffU << (threadIdx.x & 16U), a.quartered);
   }
-}
-__device__ __forceinline__ void finish4(const Sum& a, int64_t i, const float4& sum) {
-  finish4(a, i, sum, a.add_to != nullptr ? at4(a.add_to, i) : float4{});
 }
 
-__device__ __forceinline__ void store4(const Sum& a, int64_t i, const float (&v)[4]) {
-  if (a.aligned) {
-    finish4(a, i, {v[0], v[1], v[2], v[3]});
-    return;
-  }
+// Any values at any address.
+__device__ __forceinline__ void store_each(const Sum& a, int64_t i, const float (&v)[4]) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     if (i + k < a.n) {
@@ -96,27 +96,34 @@ __device__ __forceinline__ void store4(const Sum& a, int64_t i, const float (&v)
 
 __global__ void __launch_bounds__(kSmallThreads) sum_small(const __grid_constant__ PeerGroup g,
                                                            Sum a) {
+  int64_t i = int64_t{blockIdx.x} * kSmallChunk + int64_t{threadIdx.x} * 4;
+  float4 weights = i < a.n ? weights_at(a, i) : float4{};
   pdl_wait();
   pdl_release();
   uint32_t* const seq_at = &words_of(g, g.rank).small_seq[blockIdx.x];
   uint32_t seq = *seq_at;
-  __syncthreads();  // all have read it
+  const int64_t step = gridDim.x * kSmallChunk;
   // A slot that one block uses twice must have been read by the same thread of the other rank, so every thread takes
   // part then, with or without values.
-  const bool all_threads = a.n > gridDim.x * kSmallChunk;
+  const bool all_threads = a.n > step;
   bool alive = true;
-  for (int64_t first = blockIdx.x * kSmallChunk; first < a.n; first += gridDim.x * kSmallChunk) {
+  for (int64_t first = blockIdx.x * kSmallChunk; first < a.n; first += step, i += step) {
     ++seq;
-    const int64_t i = first + int64_t{threadIdx.x} * 4;
     if (i < a.n || all_threads) {
       float v[4];
       load4(a, i, v);
+      const bool whole = a.aligned && i < a.n;
+      const float4 before = whole ? before_at(a, i) : float4{};
       sum_packets(g, v, seq, alive);
-      if (i < a.n) {
-        store4(a, i, v);
+      if (whole) {
+        finish4(a, i, {v[0], v[1], v[2], v[3]}, before, weights);
+      } else {
+        store_each(a, i, v);
       }
     }
+    weights = i + step < a.n ? weights_at(a, i + step) : float4{};
   }
+  __syncthreads();  // all have read the number
   if (threadIdx.x == 0) {
     *seq_at = seq;
   }
@@ -194,13 +201,11 @@ __device__ __forceinline__ void send_to_other(
     }
   }
   tell_all(g, 0, seq);
-  if (a.add_to != nullptr) {
 #pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const int32_t u = me + j * kLargeThreads;
-      if (u < units) {
-        held.before[j] = at4(a.add_to, first + int64_t{u} * 4);
-      }
+  for (int j = 0; j < kHeld; ++j) {
+    const int32_t u = me + j * kLargeThreads;
+    if (u < units) {
+      held.before[j] = before_at(a, first + int64_t{u} * 4);
     }
   }
 }
@@ -225,9 +230,10 @@ __device__ __forceinline__ bool sum_with_other(
   for (int j = 0; j < kHeld; ++j) {
     const int32_t u = me + j * kLargeThreads;
     if (u < units) {
+      const int64_t i = first + int64_t{u} * 4;
       const float4 sum =
           g.rank == 0 ? sum_of(held.mine[j], theirs[j]) : sum_of(theirs[j], held.mine[j]);
-      finish4(a, first + int64_t{u} * 4, sum, held.before[j]);
+      finish4(a, i, sum, held.before[j], weights_at(a, i));
     }
   }
   return true;
@@ -254,6 +260,10 @@ __global__ void __launch_bounds__(kLargeThreads) sum_pair(const __grid_constant_
   if (sum_with_other(g, a, first, seq, held) && threadIdx.x == 0) {
     *seq_at = seq;
   }
+}
+
+__device__ __forceinline__ void finish_there(const Sum& a, int64_t i, const float4& sum) {
+  finish4(a, i, sum, before_at(a, i), weights_at(a, i));
 }
 
 // Of more ranks each sums a share of the chunk.
@@ -290,7 +300,7 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
       const int32_t rank = (g.rank + step) % g.size;
       large_slot(g, rank, 1, g.rank, seq)[u - mine] = as_uint4(sum);
     }
-    finish4(a, first + int64_t{u} * 4, sum);
+    finish_there(a, first + int64_t{u} * 4, sum);
   }
   tell_all(g, 1, seq);
   if (!wait_for_all(g, 1, seq)) {
@@ -301,7 +311,7 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
     const uint4* const from = large_slot(g, g.rank, 1, rank, seq);
     const int32_t begin = begin_of(rank);
     for (int32_t u = begin + me; u < begin_of(rank + 1); u += kLargeThreads) {
-      finish4(a, first + int64_t{u} * 4, as_float4(load_peer(from + (u - begin))));
+      finish_there(a, first + int64_t{u} * 4, as_float4(load_peer(from + (u - begin))));
     }
   }
   return true;

@@ -44,6 +44,7 @@ LocalRank::LocalRank(const EngineConfig& config,
   MachineFacts machine = this_machine(config.device, ordinal);
   machine.core_ranks = share.core_ranks;
   machine.memory_ranks = share.memory_ranks;
+  value_or_throw(check_gpu(config, place, machine.why_no_cuda));
   ModelPlan plan = value_or_throw(plan_model(config, machine, {}, place));
   device_ = plan.config.device;
   value_or_throw(check_device(config, device_, machine.why_no_cuda));

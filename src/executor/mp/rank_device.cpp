@@ -27,6 +27,19 @@ Result<void> check_rank_devices(const std::vector<std::string>& devices) {
   return {};
 }
 
+Result<void> check_gpu(const EngineConfig& config,
+                       const RankPlace& place,
+                       const std::string& why_no_cuda) {
+  if (config.device == "cuda" && place.world_size() > 1 && !why_no_cuda.empty()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--device: rank {} of {} has no GPU ({}); each rank needs its own",
+                            place.rank,
+                            place.world_size(),
+                            why_no_cuda));
+  }
+  return {};
+}
+
 Result<void> check_transport(const EngineConfig& config, const std::string& device) {
   if ((config.rank_transport == "nccl" && device == "cpu") ||
       (config.rank_transport == "tcp" && device == "cuda")) {

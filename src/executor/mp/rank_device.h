@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "comm/rank_place.h"
 #include "config/engine_config.h"
 #include "device/device.h"
 
@@ -16,6 +17,11 @@ std::string describe_rank_device(const DeviceFacts& facts);
 // Refuses ranks on several kinds of devices, by what all have told, by rank: they would wait for the slowest one, and
 // would not compute the same bits.
 Result<void> check_rank_devices(const std::vector<std::string>& devices);
+
+// Refuses --device cuda of one of several ranks whose GPU cannot be used, for this reason; "" if it can.
+Result<void> check_gpu(const EngineConfig& config,
+                       const RankPlace& place,
+                       const std::string& why_no_cuda);
 
 // Refuses a --rank-transport that is not for this device, "cpu" or "cuda".
 Result<void> check_transport(const EngineConfig& config, const std::string& device);
