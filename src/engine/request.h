@@ -64,6 +64,7 @@ struct GenerationRequest {
   HiddenStatesOption hidden_states = HiddenStatesOption::kNone;  // needs enable_hidden_states
   int32_t priority = 0;
   std::string cache_salt;
+  std::string adapter;  // the name of a loaded LoRA adapter; empty: the model itself
 };
 
 }  // namespace warprow

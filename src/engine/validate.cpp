@@ -444,6 +444,19 @@ uint64_t hash_salt(std::string_view salt) {
   return hash == 0 ? 1 : hash;
 }
 
+// The number of the request's adapter.
+Result<int32_t> find_adapter(const std::string& name, const RequestLimits& limits) {
+  if (name.empty()) {
+    return -1;
+  }
+  const std::optional<LoadedAdapter> adapter =
+      limits.adapters == nullptr ? std::nullopt : limits.adapters->find(name);
+  if (!adapter) {
+    return fail(ErrorCode::kNotFound, fmt::format("adapter: '{}' is not loaded", name));
+  }
+  return adapter->id;
+}
+
 // Checks everything and returns the resulting fields, without those that are only copied.
 Result<RequestFields> checked_fields(const GenerationRequest& request,
                                      const std::vector<TokenId>& prompt_token_ids,
@@ -471,6 +484,11 @@ Result<RequestFields> checked_fields(const GenerationRequest& request,
   if (checker.error()) {
     return tl::unexpected<Error>(*checker.error());
   }
+  const Result<int32_t> adapter = find_adapter(request.adapter, limits);
+  if (!adapter) {
+    return tl::unexpected(adapter.error());
+  }
+  fields.adapter = *adapter;
   if (fields.seed) {
     fields.params.seed = *fields.seed;
   }

@@ -45,7 +45,9 @@ class UniprocExecutor final : public Executor {
               mine.config.enable_hidden_states,
               mine.runner.max_drafts,
               mine.config.draft_cost,
-              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts};
+              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
+              mine.runner.features.lora.max_loras,
+              mine.runner.features.lora.max_cpu_loras};
     allocations_before_ = counted_allocations();
   }
 

@@ -35,6 +35,7 @@ Scheduler::Scheduler(SchedulerConfig config)
            .enable_prefix_caching = config_.enable_prefix_caching,
            .fence_freed_blocks = config_.fence_freed_blocks}),
       rows_(config_.max_num_seqs),
+      adapters_(config_.max_loras),
       running_(requests_),
       waiting_(requests_) {
   WR_CHECK_GE(config_.max_num_seqs, 1);
@@ -96,6 +97,10 @@ Result<void> Scheduler::add_request(const Request& request) {
       !checked) {
     return checked;
   }
+  if (!adapters_.knows(request.adapter)) {
+    return fail(ErrorCode::kNotFound, fmt::format("adapter {} is not loaded", request.adapter));
+  }
+  adapters_.add_live(request.adapter, 1);
   const int32_t index = requests_.add(request.id);
   LiveRequest& r = requests_[index];
   const auto prompt_len = static_cast<int32_t>(request.prompt.size());
@@ -332,7 +337,10 @@ int32_t Scheduler::num_drafts_of(LiveRequest& r) {
 }
 
 bool Scheduler::admit_next(SchedulerOutput& out) {
-  const int32_t index = waiting_.front();
+  const int32_t index = next_waiting();
+  if (index < 0) {
+    return false;
+  }
   LiveRequest& r = requests_[index];
   if (r.least_pending > 0) {
     return false;  // preempted with outputs in flight: its prefill is not known yet
@@ -375,6 +383,8 @@ bool Scheduler::was_refused(const LiveRequest& request) const {
 
 void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
+  num_passed_ += index != waiting_.front() && r.adapter >= 0 ? 1 : 0;
+  adapters_.add_running(r.adapter, 1);
   waiting_.erase(index);
   running_.insert_after(running_.back(), index);
   r.state = LiveRequest::State::kRunning;
@@ -476,6 +486,7 @@ void Scheduler::preempt(int32_t index, SchedulerOutput& out) {
   rows_.release(r.row);
   out.preempted_rows.push_back(r.row);
   running_.erase(index);
+  adapters_.add_running(r.adapter, -1);
   r.state = LiveRequest::State::kWaiting;
   r.row = kNoRow;
   r.num_computed = 0;
@@ -518,9 +529,11 @@ void Scheduler::end(int32_t index) {
     rows_.release(r.row);
     finished_rows_.push_back(r.row);
     running_.erase(index);
+    adapters_.add_running(r.adapter, -1);
   } else {
     waiting_.erase(index);
   }
+  adapters_.add_live(r.adapter, -1);
   requests_.remove(index);
 }
 

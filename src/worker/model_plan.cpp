@@ -124,6 +124,13 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
   plan.runner.max_logprobs = config.max_logprobs == -1 ? plan.spec.vocab_size : config.max_logprobs;
   plan.runner.features.hidden_states = config.enable_hidden_states;
+  if (config.enable_lora) {
+    if (plan.pooler != nullptr) {
+      return fail(ErrorCode::kUnsupported, "--enable-lora: not supported with the pooling runner");
+    }
+    plan.decoder.deltas = true;
+    plan.runner.features.lora = {config.max_loras, config.max_lora_rank, config.max_cpu_loras};
+  }
   Result<GraphOptions> graphs = decide_graphs(config, plan.spec.num_layers);
   if (!graphs) {
     return tl::unexpected(graphs.error());

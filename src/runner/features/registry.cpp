@@ -3,6 +3,7 @@
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
+#include "runner/features/lora.h"
 #include "runner/features/ngram_drafts.h"
 #include "runner/features/pooling.h"
 #include "runner/features/prompt_embeds.h"
@@ -25,6 +26,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.pooler != nullptr && parts.head != nullptr) {
     features.push_back(make_pooling(parts, *options.pooler));
+  }
+  if (options.lora.max_loras > 0) {
+    features.push_back(make_lora(parts, options.lora));
   }
   if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));
