@@ -64,14 +64,6 @@ struct ConstActView {
       : ConstActView(ActView(v)) {}
 
   [[nodiscard]] bool empty() const { return data == nullptr; }
-  // n rows, from `first` on.
-  [[nodiscard]] ConstActView rows(int64_t first, int64_t n) const {
-    ConstActView part = *this;
-    part.data = static_cast<const std::byte*>(data) +
-                first * stride * static_cast<int64_t>(dtype_bytes(dtype));
-    part.shape[0] = n;
-    return part;
-  }
   [[nodiscard]] View<const float, 2> f32() const {
     WR_CHECK(dtype == DType::kF32, "float32 activations wanted, {} given", dtype_name(dtype));
     return make_strided(static_cast<const float*>(data), shape[0], shape[1], stride);

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/math.h"
 
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -36,6 +37,15 @@ std::vector<TensorSpec> weights_of(const std::vector<LinearPart>& parts) {
     weights.push_back(part.weight);
   }
   return weights;
+}
+
+// n rows of x, from `first` on.
+ConstActView rows_of(const ConstActView& x, int64_t first, int64_t n) {
+  ConstActView part = x;
+  part.data = static_cast<const std::byte*>(x.data) +
+              first * x.stride * static_cast<int64_t>(dtype_bytes(x.dtype));
+  part.shape[0] = n;
+  return part;
 }
 
 }  // namespace
@@ -160,7 +170,7 @@ void Linear::run_gated_with_delta(Stream& stream,
     const int64_t first = toks * part / num_parts;
     const int64_t count = toks * (part + 1) / num_parts - first;
     LinearArgs product = args;
-    product.x = args.x.rows(first, count);
+    product.x = rows_of(args.x, first, count);
     HalfNorm half;
     if (args.half_norm != nullptr) {
       half = *args.half_norm;
