@@ -170,6 +170,19 @@ TEST_P(Lora, RowsHaveTheSameBitsInABatch) {
       one.add(request);
       one.run();
     }
+    RigOptions without = alone;
+    without.config.enable_lora = false;
+    ModelRig base_rows(without);
+    for (const Request& request : requests) {
+      if (request.adapter < 0) {
+        base_rows.add(request);
+        base_rows.run();
+      }
+    }
+    for (const auto& [id, result] : base_rows.results()) {
+      EXPECT_EQ(result.tokens, one.results().at(id).tokens) << dtype << " " << id;
+      EXPECT_EQ(result.top, one.results().at(id).top) << dtype << " " << id;
+    }
     const LoraAxis axes[] = {
         {"together", [](RigOptions&) {}},
         {"sync", [](RigOptions& o) { o.config.async_scheduling = false; }},

@@ -94,7 +94,11 @@ Result<void> check_commands(const ApiOptions& options, bool is_local) {
                           flag));
 }
 
-Result<void> check_adapters(const ApiOptions& options, const EngineConfig& config) {
+Result<void> check_adapters(const ApiOptions& options, bool records, const EngineConfig& config) {
+  if (records && config.enable_lora) {
+    return fail(ErrorCode::kUnsupported,
+                "--record-steps: not supported with --enable-lora, whose adapters a replay does not have");
+  }
   if (options.lora_updates && !config.enable_lora) {
     return fail(ErrorCode::kInvalidArgument, "--allow-lora-updates needs --enable-lora");
   }
@@ -141,7 +145,7 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (const Result<void> good = check_commands(options.api, (*server)->is_local()); !good) {
     return tl::unexpected(good.error());
   }
-  if (const Result<void> good = check_adapters(options.api, frame.config()); !good) {
+  if (const Result<void> good = check_adapters(options.api, !options.record.path.empty(), frame.config()); !good) {
     return tl::unexpected(good.error());
   }
   if (const Result<void> good = check_profile_dir(options.api); !good) {
