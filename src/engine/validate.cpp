@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/validate.h"
 
+#include "engine/adapters.h"
 #include "engine/prompt_length.h"
 #include "kv/block_hash.h"
 #include "wire/scheduler_output.h"

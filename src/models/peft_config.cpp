@@ -46,7 +46,12 @@ bool is_set(const Json& value) {
 }
 
 std::string shown(const Json& value) {
-  return printable(value.dump(-1, ' ', true, Json::error_handler_t::replace));
+  constexpr size_t kLongest = 80;
+  if (value.is_string()) {
+    return printable(value.get_ref<const std::string&>());
+  }
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
 }
 
 // Reads one file.

@@ -124,6 +124,10 @@ TEST(PeftAdapter, DividesAMergedModule) {
   }
 }
 
+void expect_has(const std::string& line, const std::string& part) {
+  EXPECT_NE(line.find(part), std::string::npos) << line << "\nhas no " << part;
+}
+
 // The line of the refusal of this configuration, or of these tensors.
 std::string refusal(const Json& more, const std::function<void(SafetensorsWriter&)>& change = {}) {
   const TempDir dir;
@@ -145,34 +149,30 @@ std::string refusal(const Json& more, const std::function<void(SafetensorsWriter
     return "";
   }
   EXPECT_EQ(read.error().message.find('\n'), std::string::npos) << read.error().message;
-  EXPECT_TRUE(read.error().message.starts_with(path)) << read.error().message;
+  expect_has(read.error().message, path + "/adapter_");
   return read.error().message;
 }
 
-void expect_has(const std::string& line, const std::string& part) {
-  EXPECT_NE(line.find(part), std::string::npos) << line << "\nhas no " << part;
-}
-
 TEST(PeftAdapter, RefusesConfigurations) {
-  expect_has(refusal({{"peft_type", "IA3"}}), "peft_type: \"IA3\" is not LORA");
+  expect_has(refusal({{"peft_type", "IA3"}}), "peft_type: 'IA3' is not LORA");
   expect_has(refusal({{"use_dora", true}}), "use_dora: true is not supported: DoRA");
-  expect_has(refusal({{"bias", "all"}}), "bias: \"all\"");
+  expect_has(refusal({{"bias", "all"}}), "bias: 'all'");
   expect_has(refusal({{"lora_bias", true}}), "lora_bias");
   expect_has(refusal({{"modules_to_save", {"lm_head"}}}), "modules_to_save: [\"lm_head\"]");
   expect_has(refusal({{"target_parameters", {"mlp.experts.gate_up_proj"}}}), "target_parameters");
   expect_has(refusal({{"trainable_token_indices", {1}}}), "trainable_token_indices");
   expect_has(refusal({{"init_lora_weights", "pissa_niter_4"}}), "init_lora_weights");
   expect_has(refusal({{"r", 0}}), "r: 0 must be a whole number from 1 to 65536");
-  expect_has(refusal({{"r", "8"}}), "r: \"8\" must be");
+  expect_has(refusal({{"r", "8"}}), "r: '8' must be");
   expect_has(refusal({{"r", nullptr}}), "r: null must be");
   expect_has(refusal({{"lora_alpha", "x"}}), "lora_alpha");
   expect_has(refusal({{"rank_pattern", {1}}}), "rank_pattern");
   expect_has(refusal({{"rank_pattern", {{"q_proj", 0}}}}), "rank_pattern: 0");
   expect_has(refusal({{"rank_pattern", {{"q_proj", 4}, {".*q_proj", 8}}}}), "both match");
   expect_has(refusal({{"rank_pattern", {{"(?=q)q_proj", 4}}}}), "(? is not supported");
-  expect_has(refusal({{"rank_pattern", {{"(((((a*)*)*)*)*)*b", 4}}}}), "too many steps");
+  expect_has(refusal({{"rank_pattern", {{".*.*.*.*.*.*.*.*x", 4}}}}), "too many steps");
   expect_has(refusal({{"rank_pattern", {{"q_(proj", 4}}}}), "not closed");
-  expect_has(refusal({{"r", 9}}), "[9, 16]");
+  expect_has(refusal({{"r", 6}}), "need [6, 16]");
 }
 
 TEST(PeftAdapter, RefusesTensors) {
@@ -229,7 +229,7 @@ TEST(PeftAdapter, RefusesRanksAboveTheLimitAndValuesThatAreNotFinite) {
   dir.write("inf/adapter_config.json", R"({"peft_type": "LORA", "r": 4, "lora_alpha": 4})");
   const Result<void> inf = bank.read((dir.path() / "inf").string());
   ASSERT_FALSE(inf);
-  expect_has(inf.error().message, "A.weight: has a value that is not finite");
+  expect_has(inf.error().message, "has a value that is not finite");
 }
 
 // Every cut of a file is refused, and so is a missing one.
