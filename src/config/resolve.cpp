@@ -163,10 +163,10 @@ Result<void> decide_lora(ResolvedConfig& config) {
     config.max_cpu_loras = config.max_loras;
   }
   if (config.max_cpu_loras < config.max_loras) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--max-cpu-loras: {} is below --max-loras {}",
-                            config.max_cpu_loras,
-                            config.max_loras));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "--max-cpu-loras: {} is below --max-loras {}", config.max_cpu_loras, config.max_loras));
   }
   const bool stages = config.pipeline_parallel_size > 1;
   if (stages || config.tensor_parallel_size > 1) {

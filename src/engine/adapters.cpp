@@ -22,10 +22,12 @@ uint64_t seconds_now() {
 }
 
 Result<void> check_name(const std::string& name) {
-  const bool printable = std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c < 127; });
+  const bool printable =
+      std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c < 127; });
   if (name.empty() || name.size() > kMaxNameBytes || !printable) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("lora_name: must have 1 to {} visible ASCII characters", kMaxNameBytes));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("lora_name: must have 1 to {} visible ASCII characters", kMaxNameBytes));
   }
   return {};
 }
@@ -78,14 +80,16 @@ Result<std::optional<int32_t>> Adapters::begin(const std::string& name, const st
   const std::vector<LoadedAdapter> loaded = list();
   const auto is_named = [&](const LoadedAdapter& adapter) { return adapter.name == name; };
   if (std::ranges::any_of(loaded, is_named) || std::ranges::any_of(loading_, is_named)) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("lora_name: '{}' is loaded already", name));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("lora_name: '{}' is loaded already", name));
   }
   if (std::cmp_greater_equal(loaded.size() + loading_.size(), facts_.max_cpu_loras)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("lora_name: '{}' would be more than --max-cpu-loras {} adapters; unload "
-                            "one first",
-                            name,
-                            facts_.max_cpu_loras));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("lora_name: '{}' would be more than --max-cpu-loras {} adapters; unload "
+                    "one first",
+                    name,
+                    facts_.max_cpu_loras));
   }
   const int32_t id = next_id_;
   if (executor_.call(LoadLora{id, path}).get().front() == "busy") {

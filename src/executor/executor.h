@@ -37,7 +37,7 @@ struct ModelFacts {
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
   double draft_cost = 0;   // as in SchedulerConfig
   PoolingFacts pooling;    // of a pooling model
-  int32_t max_loras = 0;      // adapters that running requests may have at once; 0: none
+  int32_t max_loras = 0;   // adapters that running requests may have at once; 0: none
   int32_t max_cpu_loras = 0;  // that may be loaded
 };
 

@@ -74,7 +74,6 @@ struct WakeRanks {
   [[nodiscard]] static std::string decode(std::string report) { return report; }
 };
 
-
 // Adapters (runner/features/lora.h). LoadLora yields "" or "busy", ReadLoraState "loading", "ready" or "error CODE MESSAGE".
 struct LoadLora {
   using Answer = std::string;

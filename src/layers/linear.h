@@ -80,7 +80,9 @@ class Linear {
                     const std::vector<TensorSpec>& weights,
                     std::vector<float> bias);  // empty: none
   void load_segments(ParameterLoader& loader, const std::vector<LinearPart>& parts);
-  void run_with_delta(Stream& stream, const LinearArgs& args, const LinearWorkspace& workspace) const;
+  void run_with_delta(Stream& stream,
+                      const LinearArgs& args,
+                      const LinearWorkspace& workspace) const;
   void run_gated_with_delta(Stream& stream,
                             const LinearArgs& args,
                             const LinearWorkspace& workspace) const;

@@ -13,7 +13,7 @@ namespace warprow {
 
 // A range of a linear layer's outputs that is a module of the checkpoint, or rows of one.
 struct LinearSitePart {
-  std::string module;      // as Hugging Face names it: layers.3.self_attn.q_proj
+  std::string module;       // as Hugging Face names it: layers.3.self_attn.q_proj
   int64_t module_rows = 0;  // outputs of the module
   int64_t first_row = 0;    // of them, the first one here
   int64_t rows = 0;

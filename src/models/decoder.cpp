@@ -286,7 +286,8 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.linear.product = activations(std::max(2 * intermediate, hidden));
   if (options_.deltas && options_.act_dtype != DType::kF32) {
     const int64_t rows = std::min(toks, kGatedDeltaToks);
-    buffers_.linear.gated = make_view(workspace.alloc<float>(rows * 2 * intermediate), rows, 2 * intermediate);
+    buffers_.linear.gated =
+        make_view(workspace.alloc<float>(rows * 2 * intermediate), rows, 2 * intermediate);
   }
   if (!plain) {
     buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);

@@ -29,7 +29,7 @@ struct DecoderOptions {
   int32_t max_num_toks = 0;       // the largest step
   LayerRange layers;              // of this stage; empty: all
   RankGroup tensor;               // the ranks that divide each layer (models/tensor_split.h)
-  bool deltas = false;            // products may have deltas (layers/linear_delta.h); not with several ranks
+  bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
   // Layers of this stage, ascending, whose hidden states are returned.
   std::vector<int32_t> aux_layers;
 };

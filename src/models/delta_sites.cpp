@@ -11,8 +11,8 @@ namespace {
 // The module of a tensor's pattern: layers.3.self_attn.q_proj. fallback: what it is called where the checkpoint is GGUF.
 std::string module_of(const std::string& pattern, const std::string& fallback, int32_t layer) {
   const size_t at = pattern.find("layers.{}.");
-  const std::string name = at == std::string::npos ? "layers.{}." + fallback + ".weight"
-                                                   : pattern.substr(at);
+  const std::string name =
+      at == std::string::npos ? "layers.{}." + fallback + ".weight" : pattern.substr(at);
   const std::string full = layer_name(name, layer);
   return full.substr(0, full.rfind('.'));
 }
@@ -68,10 +68,11 @@ std::vector<LinearSitePart> output_site(const DecoderSpec& spec, int32_t layer) 
 
 std::vector<LinearSitePart> gate_up_site(const DecoderSpec& spec, int32_t layer) {
   const int64_t inner = spec.layers[static_cast<size_t>(layer)].ffn.intermediate_size;
-  return side_by_side({{spec.names.gate, "mlp.gate_proj", inner}, {spec.names.up, "mlp.up_proj", inner}},
-                      spec.names.gate_up,
-                      "mlp.gate_up_proj",
-                      layer);
+  return side_by_side(
+      {{spec.names.gate, "mlp.gate_proj", inner}, {spec.names.up, "mlp.up_proj", inner}},
+      spec.names.gate_up,
+      "mlp.gate_up_proj",
+      layer);
 }
 
 std::vector<LinearSitePart> down_site(const DecoderSpec& spec, int32_t layer) {

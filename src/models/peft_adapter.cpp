@@ -184,9 +184,10 @@ class Reader {
     }
     if (pair.a == nullptr || pair.b == nullptr) {
       const SafetensorsTensor& half = pair.a == nullptr ? *pair.b : *pair.a;
-      return refuse(ErrorCode::kCorrupt,
-                    half.name,
-                    fmt::format("lora_{} of this module is missing", pair.a == nullptr ? "A" : "B"));
+      return refuse(
+          ErrorCode::kCorrupt,
+          half.name,
+          fmt::format("lora_{} of this module is missing", pair.a == nullptr ? "A" : "B"));
     }
     const Result<PeftConfig::Module> module = config.of(pair.full_name);
     if (!module) {
@@ -216,9 +217,8 @@ class Reader {
     const auto a = values_of(file, *pair.a);
     const auto b = values_of(file, *pair.b);
     if (!a || !b) {
-      return refuse(ErrorCode::kCorrupt,
-                    a ? pair.b->name : pair.a->name,
-                    "has a value that is not finite");
+      return refuse(
+          ErrorCode::kCorrupt, a ? pair.b->name : pair.a->name, "has a value that is not finite");
     }
     const LowRankPart& at = product.parts[index];
     pack_low_rank_a(layout_.dtype, module.r, product.k, a->data(), to_ + at.a);

@@ -129,7 +129,10 @@ class Reader {
 
   int64_t whole(const char* key, const Json& value) {
     if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMaxRank) {
-      refuse(ErrorCode::kCorrupt, key, value, fmt::format("must be a whole number from 1 to {}", kMaxRank));
+      refuse(ErrorCode::kCorrupt,
+             key,
+             value,
+             fmt::format("must be a whole number from 1 to {}", kMaxRank));
       return 1;
     }
     return value.get<int64_t>();
@@ -150,7 +153,10 @@ class Reader {
       return;
     }
     if (!patterns.is_object() || patterns.size() > kMaxPatterns) {
-      refuse(ErrorCode::kCorrupt, key, patterns, fmt::format("must be an object of at most {} keys", kMaxPatterns));
+      refuse(ErrorCode::kCorrupt,
+             key,
+             patterns,
+             fmt::format("must be an object of at most {} keys", kMaxPatterns));
       return;
     }
     for (const auto& [pattern, value] : patterns.items()) {

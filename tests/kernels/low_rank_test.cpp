@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/low_rank/low_rank.h"
+
 #include "tests/kernels/cpu_harness.h"
 #include "tests/support/low_rank_case.h"
 

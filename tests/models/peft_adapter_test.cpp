@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // PEFT checkpoints: what is read, and that bad ones are refused with one line that names what is wrong.
+#include "models/peft_adapter.h"
+
 #include "kernels/low_rank/low_rank_pack.h"
 #include "models/bank_layout.h"
 #include "models/module_pattern.h"
-#include "models/peft_adapter.h"
 #include "tests/support/random_adapter.h"
 
 #include <cstring>
@@ -26,8 +27,12 @@ using test::SafetensorsWriter;
 using test::TempDir;
 using Json = nlohmann::json;
 
-const RandomModel kModel{
-    .head_dim = 8, .num_heads = 4, .num_kv_heads = 2, .num_layers = 1, .hidden_size = 16, .intermediate_size = 24};
+const RandomModel kModel{.head_dim = 8,
+                         .num_heads = 4,
+                         .num_kv_heads = 2,
+                         .num_layers = 1,
+                         .hidden_size = 16,
+                         .intermediate_size = 24};
 constexpr int32_t kMaxRank = 8;
 
 // fused: q, k and v are rows of one module.
@@ -69,13 +74,13 @@ struct Bank {
 
 TEST(PeftAdapter, ReadsRanksAndScalesByPattern) {
   const TempDir dir;
-  const RandomAdapter adapter{.r = 4,
-                              .alpha = 8,
-                              .targets = {"q_proj", "v_proj", "down_proj"},
-                              .more = {{"rank_pattern", {{"v_proj", 2}}},
-                                       {"alpha_pattern", {{"self_attn.v_proj", 3}}}},
-                              .ranks = {{"v_proj", 2}},
-                              .alphas = {{"v_proj", 3}}};
+  const RandomAdapter adapter{
+      .r = 4,
+      .alpha = 8,
+      .targets = {"q_proj", "v_proj", "down_proj"},
+      .more = {{"rank_pattern", {{"v_proj", 2}}}, {"alpha_pattern", {{"self_attn.v_proj", 3}}}},
+      .ranks = {{"v_proj", 2}},
+      .alphas = {{"v_proj", 3}}};
   Bank bank;
   const Result<void> read = bank.read(adapter.write(dir, "a", kModel));
   ASSERT_TRUE(read) << read.error().message;
@@ -184,16 +189,21 @@ TEST(PeftAdapter, RefusesTensors) {
     });
   };
   EXPECT_EQ(refusal(Json::object()), "");
-  expect_has(with(layer + "mlp.experts.0.up_proj.lora_A.weight", {4, 16}, 256), "has no linear layer");
+  expect_has(with(layer + "mlp.experts.0.up_proj.lora_A.weight", {4, 16}, 256),
+             "has no linear layer");
   expect_has(with("base_model.model.lm_head.lora_A.weight", {4, 16}, 256), "lm_head.lora_A.weight");
-  expect_has(with("base_model.model.model.embed_tokens.lora_embedding_A", {4, 16}, 256), "embeddings");
+  expect_has(with("base_model.model.model.embed_tokens.lora_embedding_A", {4, 16}, 256),
+             "embeddings");
   expect_has(with(layer + "self_attn.q_proj.lora_magnitude_vector.weight", {4}, 16), "DoRA");
   expect_has(with(layer + "self_attn.q_proj.bias", {4}, 16), "biases");
   expect_has(with(layer + "self_attn.q_proj.weight", {4}, 16), "neither lora_A.weight nor");
-  expect_has(with(layer + "self_attn.k_proj.lora_A.weight", {4, 16}, 256), "lora_B of this module is missing");
-  expect_has(with(layer + "self_attn.o_proj.lora_B.weight", {16, 4}, 256), "lora_A of this module is missing");
+  expect_has(with(layer + "self_attn.k_proj.lora_A.weight", {4, 16}, 256),
+             "lora_B of this module is missing");
+  expect_has(with(layer + "self_attn.o_proj.lora_B.weight", {16, 4}, 256),
+             "lora_A of this module is missing");
   expect_has(with("model.layers.0.self_attn.q_proj.lora_A.weight", {4, 16}, 256), "is there twice");
-  expect_has(with("evil.layers.0.self_attn.k_proj.lora_A.weight", {4, 16}, 256), "has no linear layer");
+  expect_has(with("evil.layers.0.self_attn.k_proj.lora_A.weight", {4, 16}, 256),
+             "has no linear layer");
   const auto changed = [&](const std::function<void(Json&)>& change) {
     return refusal(Json::object(), [&](SafetensorsWriter& writer) { change(writer.header()); });
   };
@@ -201,7 +211,8 @@ TEST(PeftAdapter, RefusesTensors) {
   const std::string b = layer + "self_attn.q_proj.lora_B.weight";
   expect_has(changed([&](Json& header) { header[a]["shape"] = {16, 4}; }), "has the shape [16, 4]");
   expect_has(changed([&](Json& header) { header[b]["shape"] = {4, 32}; }), "need [32, 4]");
-  expect_has(changed([&](Json& header) { header[a]["shape"] = {2, 16}; }), "adapter_model.safetensors");
+  expect_has(changed([&](Json& header) { header[a]["shape"] = {2, 16}; }),
+             "adapter_model.safetensors");
   expect_has(changed([&](Json& header) { header[a]["dtype"] = "I32"; }), "is I32");
   expect_has(refusal(Json::object(),
                      [&](SafetensorsWriter& writer) {
@@ -273,7 +284,8 @@ TEST(ModulePattern, MatchesAsPeft) {
                               "x?q_pr+oj"}) {
     EXPECT_TRUE(matches(pattern)) << pattern;
   }
-  for (const char* pattern : {"proj", "q_pro", "v_proj", "layers.1.self_attn.q_proj", "attn.q_proj", "[^q]_proj", ""}) {
+  for (const char* pattern :
+       {"proj", "q_pro", "v_proj", "layers.1.self_attn.q_proj", "attn.q_proj", "[^q]_proj", ""}) {
     EXPECT_FALSE(matches(pattern)) << pattern;
   }
 }

@@ -20,7 +20,8 @@ namespace warprow::test {
 inline constexpr int32_t kNumAdapters = 3;
 
 inline RandomModel small_model(const std::string& family = "llama") {
-  return {.family = family, .num_layers = 2, .hidden_size = 128, .intermediate_size = 192, .seed = 31};
+  return {
+      .family = family, .num_layers = 2, .hidden_size = 128, .intermediate_size = 192, .seed = 31};
 }
 
 // Of different ranks, targets and scales.
@@ -202,11 +203,13 @@ TEST_P(Lora, RowsHaveTheSameBitsInABatch) {
            o.config.cudagraph_capture_sizes = "8,64";
          }},
         {"prefix_caching", [](RigOptions& o) { o.config.enable_prefix_caching = true; }},
-        {"two_places", [](RigOptions& o) {
+        {"two_places",
+         [](RigOptions& o) {
            o.config.max_loras = 2;
            o.config.max_cpu_loras = kNumAdapters;
          }},
-        {"one_place", [](RigOptions& o) {
+        {"one_place",
+         [](RigOptions& o) {
            o.config.max_loras = 1;
            o.config.max_cpu_loras = kNumAdapters;
          }},

@@ -19,7 +19,7 @@ struct LowRankRow {
 
 // group_by_bank, low_rank_shrink and low_rank_expand of one product.
 struct LowRankCase {
-  DType dtype = DType::kF32;   // of the banks, and of x unless it is normed
+  DType dtype = DType::kF32;  // of the banks, and of x unless it is normed
   DType y_type = DType::kF32;
   int32_t k = 64;
   std::vector<int32_t> widths{64};  // outputs of the parts
@@ -103,9 +103,7 @@ struct LowRankCase {
   };
 
   // Tokens [first, first + count) of x and y with these rows, as part of this case or alone.
-  [[nodiscard]] Args args(CaseMemory& memory) const {
-    return args(memory, x(), y());
-  }
+  [[nodiscard]] Args args(CaseMemory& memory) const { return args(memory, x(), y()); }
   [[nodiscard]] Args args(CaseMemory& memory,
                           const std::vector<float>& x_values,
                           const std::vector<float>& y_values) const {
@@ -159,8 +157,8 @@ struct LowRankCase {
     BankRuns runs;
     runs.token_banks = memory.put(std::vector<int32_t>(static_cast<size_t>(toks), 77));
     runs.order = memory.put(std::vector<int32_t>(static_cast<size_t>(toks), 77));
-    runs.runs = memory.put(
-        std::vector<BankRun>(static_cast<size_t>(max_bank_runs(toks, num_banks)), BankRun{7, 7, 7}));
+    runs.runs = memory.put(std::vector<BankRun>(static_cast<size_t>(max_bank_runs(toks, num_banks)),
+                                                BankRun{7, 7, 7}));
     LowRankSums sums;
     const auto chunks = static_cast<size_t>(low_rank_cut(dtype, k).num_chunks);
     sums.num_toks = toks;
@@ -189,16 +187,15 @@ struct LowRankCase {
     if (gated) {
       const int64_t n = widths.front();
       out.expand.activated = {
-          dtype,
-          memory.put_as(dtype, std::vector<float>(size_of(toks, n), kCasePoison)),
-          toks,
-          n};
+          dtype, memory.put_as(dtype, std::vector<float>(size_of(toks, n), kCasePoison)), toks, n};
     }
     return out;
   }
 
   // The rows of a matrix with `cols` columns that are the tokens of a row of the batch.
-  [[nodiscard]] std::vector<float> slice(const std::vector<float>& all, int32_t row, int64_t cols) const {
+  [[nodiscard]] std::vector<float> slice(const std::vector<float>& all,
+                                         int32_t row,
+                                         int64_t cols) const {
     int64_t first = 0;
     for (int32_t i = 0; i < row; ++i) {
       first += rows[static_cast<size_t>(i)].num_toks;
@@ -223,11 +220,13 @@ struct LowRankCase {
         const int32_t n = widths[static_cast<size_t>(p)];
         for (int32_t t = 0; t < num_toks(); ++t) {
           if (banks[static_cast<size_t>(t)] == bank) {
-            const std::vector<double> inner = shrunk(in.data() + int64_t{t} * k, weight, a_values, r);
+            const std::vector<double> inner =
+                shrunk(in.data() + int64_t{t} * k, weight, a_values, r);
             for (int32_t j = 0; j < n; ++j) {
               double sum = 0;
               for (int32_t i = 0; i < r; ++i) {
-                sum += inner[static_cast<size_t>(i)] * b_values[size_of(j, r) + static_cast<size_t>(i)];
+                sum += inner[static_cast<size_t>(i)] *
+                       b_values[size_of(j, r) + static_cast<size_t>(i)];
               }
               sums[size_of(t, width()) + static_cast<size_t>(column + j)] += kScale * sum;
             }
@@ -280,11 +279,13 @@ struct LowRankCase {
 // Cases of several sizes with many kinds of rows. Widths and inputs are multiples of 8. Of float32 they are small, as
 // nothing but the time depends on it.
 inline std::vector<LowRankCase> low_rank_cases(DType dtype) {
-  const std::vector<LowRankRow> mixed{{1, 0}, {1, -1}, {19, 2}, {1, 1}, {7, -1}, {1, 2}, {30, 0}, {2, 1}};
+  const std::vector<LowRankRow> mixed{
+      {1, 0}, {1, -1}, {19, 2}, {1, 1}, {7, -1}, {1, 2}, {30, 0}, {2, 1}};
   const bool small = dtype == DType::kF32;
   std::vector<LowRankCase> cases;
   cases.push_back({.dtype = dtype, .rows = {{1, 0}}});
-  cases.push_back({.dtype = dtype, .k = 576, .widths = {576, 192, 192}, .ranks = {16, 8, 32}, .rows = mixed});
+  cases.push_back(
+      {.dtype = dtype, .k = 576, .widths = {576, 192, 192}, .ranks = {16, 8, 32}, .rows = mixed});
   cases.push_back({.dtype = dtype,
                    .k = small ? 200 : 1536,
                    .widths = {40, 24},
@@ -307,7 +308,8 @@ inline std::vector<LowRankCase> low_rank_cases(DType dtype) {
                    .num_banks = 8,
                    .max_rank = 64,
                    .rows = {{1, 0}, {1, 7}, {1, 3}, {1, -1}, {1, 3}, {1, 4}, {3, 5}, {1, 6}}});
-  cases.push_back({.dtype = dtype, .k = 40, .widths = {8}, .ranks = {1}, .rows = {{600, 1}, {3, -1}, {70, 2}}});
+  cases.push_back(
+      {.dtype = dtype, .k = 40, .widths = {8}, .ranks = {1}, .rows = {{600, 1}, {3, -1}, {70, 2}}});
   return cases;
 }
 

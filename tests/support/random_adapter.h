@@ -24,7 +24,8 @@ struct RandomAdapter {
   int32_t r = 8;
   double alpha = 16;
   bool rslora = false;
-  std::vector<std::string> targets{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  std::vector<std::string> targets{
+      "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
   nlohmann::json more = nlohmann::json::object();  // of adapter_config.json
   uint32_t seed = 1;
   // Ranks and alphas of modules whose names end so, beside what `more` says of them.
@@ -47,7 +48,8 @@ struct RandomAdapter {
     for (int32_t layer = 0; layer < model.num_layers; ++layer) {
       for (const std::string& target : targets) {
         Pair pair;
-        const bool attention = target[0] == 'q' || target[0] == 'k' || target[0] == 'v' || target[0] == 'o';
+        const bool attention =
+            target[0] == 'q' || target[0] == 'k' || target[0] == 'v' || target[0] == 'o';
         pair.module = "model.layers." + std::to_string(layer) +
                       (attention ? ".self_attn." : ".mlp.") + target;
         const auto [rows, cols] = size_of(model, target);
@@ -142,7 +144,8 @@ struct RandomAdapter {
     return values;
   }
 
-  static std::vector<float> floats_of(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
+  static std::vector<float> floats_of(const SafetensorsFile& file,
+                                      const SafetensorsTensor& tensor) {
     const auto bytes = file.tensor_bytes(tensor);
     std::vector<float> values(bytes.size() / sizeof(uint16_t));
     for (size_t i = 0; i < values.size(); ++i) {

@@ -88,16 +88,18 @@ Result<void> check_commands(const ApiOptions& options, bool is_local) {
   if (flag == nullptr || is_local || !options.api_keys.empty() || !options.key_files.empty()) {
     return {};
   }
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} needs --api-key, or a server that this machine alone can reach (--host "
-                          "127.0.0.1 or --uds)",
-                          flag));
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} needs --api-key, or a server that this machine alone can reach (--host "
+                  "127.0.0.1 or --uds)",
+                  flag));
 }
 
 Result<void> check_adapters(const ApiOptions& options, bool records, const EngineConfig& config) {
   if (records && config.enable_lora) {
-    return fail(ErrorCode::kUnsupported,
-                "--record-steps: not supported with --enable-lora, whose adapters a replay does not have");
+    return fail(
+        ErrorCode::kUnsupported,
+        "--record-steps: not supported with --enable-lora, whose adapters a replay does not have");
   }
   if (options.lora_updates && !config.enable_lora) {
     return fail(ErrorCode::kInvalidArgument, "--allow-lora-updates needs --enable-lora");
@@ -145,7 +147,9 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (const Result<void> good = check_commands(options.api, (*server)->is_local()); !good) {
     return tl::unexpected(good.error());
   }
-  if (const Result<void> good = check_adapters(options.api, !options.record.path.empty(), frame.config()); !good) {
+  if (const Result<void> good =
+          check_adapters(options.api, !options.record.path.empty(), frame.config());
+      !good) {
     return tl::unexpected(good.error());
   }
   if (const Result<void> good = check_profile_dir(options.api); !good) {

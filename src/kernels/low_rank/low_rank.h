@@ -70,7 +70,8 @@ struct LowRankPart {
 struct LowRankProduct {
   int32_t k = 0;  // inputs
   int32_t num_parts = 0;
-  int32_t first_rank = 0;  // a bank begins with the ranks of all its pairs; that of this product's first part
+  int32_t first_rank =
+      0;  // a bank begins with the ranks of all its pairs; that of this product's first part
   LowRankPart parts[kMaxLowRankParts];
 };
 // Memory of all banks. float32: A [rank, k], B transposed [rank, n]. bf16: tiles for tensor cores (low_rank_pack.h).

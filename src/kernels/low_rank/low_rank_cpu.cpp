@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/low_rank/low_rank.h"
+
 #include "device/cpu/cpu_stream.h"
 #include "kernels/activation/act_and_mul.h"
-#include "kernels/low_rank/low_rank.h"
 #include "kernels/low_rank/low_rank_loops.h"
 
 #include <algorithm>
@@ -33,7 +34,10 @@ Pairs pairs_of(const Banks& banks, int32_t bank, const LowRankProduct& product) 
   return {banks.base + bank * banks.bank_bytes, product};
 }
 
-float* sums_of(const LowRankSums& sums, const LowRankProduct& product, int32_t max_rank, int64_t tok) {
+float* sums_of(const LowRankSums& sums,
+               const LowRankProduct& product,
+               int32_t max_rank,
+               int64_t tok) {
   return sums.sums + tok * product.num_parts * max_rank;
 }
 
@@ -71,14 +75,16 @@ void shrink(const LowRankShrinkArgs& args, ComputePool& pool) {
 }
 
 // Adds columns [first, first + count) of a part to token t.
-void add_columns(const LowRankExpandArgs& args, int64_t t, int32_t part, int32_t first, int32_t count) {
+void add_columns(
+    const LowRankExpandArgs& args, int64_t t, int32_t part, int32_t first, int32_t count) {
   const int32_t bank = args.runs.token_banks[t];
   if (bank < 0) {
     return;
   }
   const LowRankProduct& product = args.product;
   const Pairs pairs = pairs_of(args.banks, bank, product);
-  const float* from = sums_of(args.sums, product, args.banks.max_rank, t) + part * args.banks.max_rank;
+  const float* from =
+      sums_of(args.sums, product, args.banks.max_rank, t) + part * args.banks.max_rank;
   const int32_t rank = pairs.rank(part);
   float scale = 1.0F;
   if (args.normed) {

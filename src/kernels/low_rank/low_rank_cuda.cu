@@ -16,74 +16,6 @@
 namespace warprow::cuda {
 namespace {
 
-// ---- runs
-
-constexpr int kGroupThreads = 512;
-
-__global__ void __launch_bounds__(kGroupThreads) group_tokens(GroupByBankArgs a, int32_t most_runs) {
-  __shared__ int32_t counts[kMaxBanks + 1];
-  __shared__ int32_t next[kMaxBanks + 1];
-  __shared__ int32_t firsts[kMaxBanks + 1];
-  __shared__ int32_t first_runs[kMaxBanks + 2];
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread <= kMaxBanks) {
-    counts[thread] = 0;
-  }
-  pdl_wait();
-  pdl_release();
-  for (int t = thread; t < a.num_toks; t += kGroupThreads) {
-    a.runs.token_banks[t] = -1;
-  }
-  __syncthreads();
-  const int lane = thread % 32;
-  for (int b = thread / 32; b < a.num_rows; b += kGroupThreads / 32) {
-    const int row = a.idx_mapping[b];
-    if (row < 0) {
-      continue;
-    }
-    const int bank = a.row_banks[row];
-    for (int t = a.query_start_loc[b] + lane; t < a.query_start_loc[b + 1]; t += 32) {
-      a.runs.token_banks[t] = bank;
-    }
-  }
-  __syncthreads();
-  const auto place_of = [&](int t) {
-    const int bank = a.runs.token_banks[t];
-    return bank < 0 ? a.num_banks : bank;
-  };
-  for (int t = thread; t < a.num_toks; t += kGroupThreads) {
-    atomicAdd(&counts[place_of(t)], 1);
-  }
-  __syncthreads();
-  if (thread == 0) {
-    int first = 0;
-    int run = 0;
-    for (int bank = 0; bank <= a.num_banks; ++bank) {
-      firsts[bank] = next[bank] = first;
-      first_runs[bank] = run;
-      first += counts[bank];
-      run += (counts[bank] + kRunToks - 1) / kRunToks;
-    }
-    first_runs[a.num_banks + 1] = run;
-  }
-  __syncthreads();
-  for (int t = thread; t < a.num_toks; t += kGroupThreads) {
-    a.runs.order[atomicAdd(&next[place_of(t)], 1)] = t;
-  }
-  for (int run = thread; run < most_runs; run += kGroupThreads) {
-    int bank = 0;
-    while (bank <= a.num_banks && run >= first_runs[bank + 1]) {
-      ++bank;
-    }
-    BankRun out{-1, 0, 0};
-    if (bank <= a.num_banks) {
-      const int done = (run - first_runs[bank]) * kRunToks;
-      out = {bank == a.num_banks ? -1 : bank, firsts[bank] + done, min(kRunToks, counts[bank] - done)};
-    }
-    a.runs.runs[run] = out;
-  }
-}
-
 // ---- what both halves read
 
 struct Place {
@@ -190,7 +122,8 @@ __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> 
                     squares);
       }
     }
-    const auto* tiles = reinterpret_cast<const uint4*>(at.bank(run.bank) + at.product.parts[part].a);
+    const auto* tiles =
+        reinterpret_cast<const uint4*>(at.bank(run.bank) + at.product.parts[part].a);
     for (int tile = 0; tile < rank / kRankTile; ++tile) {
       uint4 a[kWarpBlocks][2] = {};
 #pragma unroll
@@ -348,7 +281,9 @@ __device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
 }
 
 // The eight adjacent columns that this lane has of its first or second token.
-__device__ __forceinline__ void columns_of(const float (&sums)[kSteps][4], int second, float (&v)[kVec]) {
+__device__ __forceinline__ void columns_of(const float (&sums)[kSteps][4],
+                                           int second,
+                                           float (&v)[kVec]) {
 #pragma unroll
   for (int j = 0; j < kSteps; ++j) {
     v[2 * j] = second != 0 ? sums[j][1] : sums[j][0];
@@ -368,7 +303,8 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
       ++part;
     }
   }
-  const int run_index = static_cast<int>(blockIdx.y) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
+  const int run_index =
+      static_cast<int>(blockIdx.y) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
   pdl_release();
   pdl_wait();
   if (run_index >= p.num_runs) {
@@ -451,7 +387,8 @@ void launch_expand(Stream& stream, const LowRankExpandArgs& args) {
   }
   launch(stream,
          "low_rank_expand",
-         {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(p.num_runs, kExpandWarps))),
+         {dim3(static_cast<unsigned>(blocks),
+               static_cast<unsigned>(ceil_div(p.num_runs, kExpandWarps))),
           kExpandWarps * 32},
          expand_tiles<Y, kGated>,
          p);
@@ -482,7 +419,9 @@ void launch_shrink(Stream& stream, const LowRankShrinkArgs& args) {
 constexpr int kPlainThreads = 128;
 
 // A warp takes a rank; the CTA a token and a part.
-__global__ void __launch_bounds__(kPlainThreads) shrink_plain(Place at, View<const float, 2> x, const float* weight) {
+__global__ void __launch_bounds__(kPlainThreads) shrink_plain(Place at,
+                                                              View<const float, 2> x,
+                                                              const float* weight) {
   pdl_wait();
   pdl_release();
   const int64_t tok = blockIdx.x;
@@ -559,16 +498,6 @@ void expand_float32(Stream& stream, const LowRankExpandArgs& args) {
 
 }  // namespace
 
-void group_by_bank(Stream& stream, const GroupByBankArgs& args) {
-  WR_CHECK(args.num_banks >= 1 && args.num_banks <= kMaxBanks, "{} banks", args.num_banks);
-  launch(stream,
-         "group_by_bank",
-         {1, kGroupThreads},
-         group_tokens,
-         args,
-         max_bank_runs(args.num_toks, args.num_banks));
-}
-
 void low_rank_shrink(Stream& stream, const LowRankShrinkArgs& args) {
   WR_CHECK_EQ(args.x.shape[1], args.product.k);
   if (args.x.shape[0] == 0) {
@@ -577,7 +506,8 @@ void low_rank_shrink(Stream& stream, const LowRankShrinkArgs& args) {
   if (args.banks.dtype == DType::kF32) {
     launch(stream,
            "low_rank_shrink",
-           {dim3(static_cast<unsigned>(args.x.shape[0]), static_cast<unsigned>(args.product.num_parts)),
+           {dim3(static_cast<unsigned>(args.x.shape[0]),
+                 static_cast<unsigned>(args.product.num_parts)),
             kPlainThreads},
            shrink_plain,
            place_of(args),

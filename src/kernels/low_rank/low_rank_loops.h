@@ -9,9 +9,10 @@ namespace warprow::cpu {
 
 // out[r] = sum over i of a[r, i] * (x[i] * w[i]), r < rank; w null: ones. Lane l adds inputs l, l + lanes, ...; then the
 // lanes are added in order.
-WR_ISA_DECLARE(void,
-               low_rank_dots,
-               (const float* a, int32_t rank, const float* x, const float* w, int32_t k, float* out));
+WR_ISA_DECLARE(
+    void,
+    low_rank_dots,
+    (const float* a, int32_t rank, const float* x, const float* w, int32_t k, float* out));
 // The sum of squares of x [k], in the same order.
 WR_ISA_DECLARE(float, low_rank_squares, (const float* x, int32_t k));
 // y[j] += sum over r of s[r] * b[r, j], j < n; b [rank, stride].

@@ -33,13 +33,11 @@ inline float sum_over(int32_t k, const Product& product) {
 void WR_ISA_NAME(low_rank_dots)(
     const float* a, int32_t rank, const float* x, const float* w, int32_t k, float* out) {
   for (int32_t r = 0; r < rank; ++r, a += k) {
-    out[r] = w == nullptr ? sum_over(k,
-                                     [a, x](const auto& at, VecF sum) {
-                                       return fma(at(a), at(x), sum);
-                                     })
-                          : sum_over(k, [a, x, w](const auto& at, VecF sum) {
-                              return fma(at(a), at(x) * at(w), sum);
-                            });
+    out[r] = w == nullptr
+                 ? sum_over(k, [a, x](const auto& at, VecF sum) { return fma(at(a), at(x), sum); })
+                 : sum_over(k, [a, x, w](const auto& at, VecF sum) {
+                     return fma(at(a), at(x) * at(w), sum);
+                   });
   }
 }
 

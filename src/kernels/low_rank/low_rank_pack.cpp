@@ -44,7 +44,8 @@ void pack_low_rank_a(DType dtype, int32_t rank, int32_t k, const float* a, std::
         const int32_t input = step / 2 * kInputs + lane % 4 * 8 + step % 2 * 4;
         for (int32_t e = 0; e < kLaneElems; ++e) {
           // Registers: (g, low), (g + 8, low), (g, high), (g + 8, high).
-          out[lane * kLaneElems + e] = f32_to_bf16(at(row + e / 2 % 2 * 8, input + e / 4 * 2 + e % 2));
+          out[lane * kLaneElems + e] =
+              f32_to_bf16(at(row + e / 2 % 2 * 8, input + e / 4 * 2 + e % 2));
         }
       }
     }
@@ -73,8 +74,7 @@ void pack_low_rank_b(
         const int32_t column = step / 4 * kColumns + lane / 4 * 8 + step % 4 * 2;
         const int32_t r = tile * kRankTile + lane % 4 * 2;
         for (int32_t e = 0; e < kLaneElems; ++e) {
-          out[lane * kLaneElems + e] =
-              f32_to_bf16(at(column + e / 2 % 2, r + e / 4 * 8 + e % 2));
+          out[lane * kLaneElems + e] = f32_to_bf16(at(column + e / 2 % 2, r + e / 4 * 8 + e % 2));
         }
       }
     }

@@ -47,9 +47,9 @@ class AdapterStore {
     PinnedBuffer memory;
     int32_t id = -1;
     std::atomic<State> state = State::kFree;
-    Error error;              // kFailed
-    uint64_t last_step = 0;   // that reads it
-    std::jthread reader;      // while it is kLoading
+    Error error;             // kFailed
+    uint64_t last_step = 0;  // that reads it
+    std::jthread reader;     // while it is kLoading
   };
   Place* find(int32_t id);
 

@@ -19,9 +19,9 @@ using FeatureFactory = std::function<std::unique_ptr<RunnerFeature>(const Runner
 
 // How many LoRA adapters a runner has room for.
 struct LoraOptions {
-  int32_t max_loras = 0;       // with live rows at once; 0: no adapters
+  int32_t max_loras = 0;  // with live rows at once; 0: no adapters
   int32_t max_lora_rank = 16;
-  int32_t max_cpu_loras = 0;   // loaded, at least max_loras
+  int32_t max_cpu_loras = 0;  // loaded, at least max_loras
 };
 
 // Which features a runner has.

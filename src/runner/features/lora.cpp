@@ -51,8 +51,8 @@ class Lora final : public RunnerFeature, public LinearDelta {
     runs_.token_banks = workspace.alloc<int32_t>(toks);
     runs_.order = workspace.alloc<int32_t>(toks);
     runs_.runs = workspace.alloc<BankRun>(max_bank_runs(toks, options.max_loras));
-    sums_.sums = workspace.alloc<float>(toks * layout_.most_chunks * layout_.most_parts *
-                                        layout_.max_rank);
+    sums_.sums =
+        workspace.alloc<float>(toks * layout_.most_chunks * layout_.most_parts * layout_.max_rank);
     sums_.squares = workspace.alloc<float>(toks * layout_.most_chunks);
     model_.set_delta(this);
     add_operations(*parts.operations);
@@ -130,8 +130,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
   }
 
   void add(Stream& stream, int32_t site, const ActView& y) override {
-    low_rank_expand(stream,
-                    {product(site), banks(), runs_, sums_, normed_, norm_eps_, y, {}, 0});
+    low_rank_expand(stream, {product(site), banks(), runs_, sums_, normed_, norm_eps_, y, {}, 0});
   }
 
   void add_gated(Stream& stream,
@@ -186,8 +185,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
   void add_operations(Operations& operations) {
     operations.add("load_lora", [this](const std::string& argument) {
       const size_t space = argument.find(' ');
-      const bool begun =
-          store_.load(std::stoi(argument), argument.substr(space + 1), num_taken_);
+      const bool begun = store_.load(std::stoi(argument), argument.substr(space + 1), num_taken_);
       return std::string(begun ? "" : "busy");
     });
     operations.add("lora_state",
@@ -205,15 +203,15 @@ class Lora final : public RunnerFeature, public LinearDelta {
   Model& model_;
   BankLayout layout_;
   AdapterStore store_;
-  std::vector<Bank> banks_;           // [max_loras]
-  std::vector<int32_t> row_banks_;    // [max_num_seqs]
-  std::byte* memory_ = nullptr;       // dev [max_loras, layout_.bytes]
+  std::vector<Bank> banks_;              // [max_loras]
+  std::vector<int32_t> row_banks_;       // [max_num_seqs]
+  std::byte* memory_ = nullptr;          // dev [max_loras, layout_.bytes]
   int32_t* device_row_banks_ = nullptr;  // dev i32 [max_num_seqs]
-  int32_t table_ = -1;                // of staged writes
-  BankRuns runs_;                     // of the step
-  LowRankSums sums_;                  // of the product under way
-  bool active_ = false;               // in this step
-  bool normed_ = false;               // the product's input is normalised
+  int32_t table_ = -1;                   // of staged writes
+  BankRuns runs_;                        // of the step
+  LowRankSums sums_;                     // of the product under way
+  bool active_ = false;                  // in this step
+  bool normed_ = false;                  // the product's input is normalised
   float norm_eps_ = 0.0F;
   uint64_t num_uses_ = 0;
   uint64_t num_begun_ = 0;  // steps

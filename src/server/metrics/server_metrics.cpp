@@ -170,13 +170,14 @@ void write_adapters(Page& page, const Engine& engine, const EngineStats& stats) 
       add(waiting, adapter.name);
     }
   }
-  page.gauge("vllm:lora_requests_info",
-             "Adapters of requests that run and that wait, as labels; the value is the time.",
-             fmt::format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
-                         stats.max_loras,
-                         running,
-                         waiting),
-             std::time(nullptr));
+  page.gauge(
+      "vllm:lora_requests_info",
+      "Adapters of requests that run and that wait, as labels; the value is the time.",
+      fmt::format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                  stats.max_loras,
+                  running,
+                  waiting),
+      std::time(nullptr));
 }
 
 void write_steps(Page& page,
