@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(kGroupThreads) group_tokens(GroupByBankArgs a,
   if (thread <= kMaxBanks) {
     counts[thread] = 0;
   }
+  // No early release: kernels behind this one read what it writes before they wait.
   pdl_wait();
-  pdl_release();
   for (int t = thread; t < a.num_toks; t += kGroupThreads) {
     a.runs.token_banks[t] = -1;
   }
@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kGroupThreads) group_tokens(GroupByBankArgs a,
     }
     a.runs.runs[run] = out;
   }
+  __threadfence();
 }
 
 }  // namespace

@@ -83,17 +83,19 @@ struct Banks {
   DType dtype = DType::kF32;
 };
 
-// A product's inputs are cut into parts, whose sums are added in order. A function of the inputs alone.
+// A product's inputs are cut into chunks, whose sums are added in order. A function of the inputs alone.
 struct LowRankCut {
   int32_t num_chunks = 1;
   int32_t warps = 1;  // of 64 inputs each, in a chunk
 };
 constexpr LowRankCut low_rank_cut(DType dtype, int32_t k) {
+  constexpr int32_t kWarpInputs = 64;
+  constexpr int32_t kMostInputs = 16 * kWarpInputs;
   if (dtype == DType::kF32) {
     return {};
   }
-  const int32_t warps = std::clamp(ceil_div(k, 16 * 64), 2, 16);
-  return {ceil_div(k, 64 * warps), warps};
+  const int32_t chunks = ceil_div(k, kMostInputs);
+  return {chunks, ceil_div(k, kWarpInputs * chunks)};
 }
 
 // Room between the two operations.

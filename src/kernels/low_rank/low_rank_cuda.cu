@@ -30,6 +30,19 @@ struct Place {
   [[nodiscard]] __device__ int rank(int bank_index, int part) const {
     return __ldg(reinterpret_cast<const int32_t*>(bank(bank_index)) + product.first_rank + part);
   }
+  // Runs, ranks and matrices are those that the step's first kernel and earlier copies wrote. They may be read before
+  // pdl_wait: no kernel of the step starts before that kernel's end (group_by_bank_cuda.cu).
+  [[nodiscard]] __device__ BankRun run(int index, int num_runs) const {
+    if (index >= num_runs) {
+      return {};
+    }
+    const BankRun* from = runs.runs + index;
+    return {__ldcg(&from->bank), __ldcg(&from->first), __ldcg(&from->count)};
+  }
+  // The token of a run's column, or -1.
+  [[nodiscard]] __device__ int64_t token(const BankRun& run, int column) const {
+    return column < run.count ? __ldcg(runs.order + run.first + column) : -1;
+  }
   // A token's sums of one chunk and part.
   [[nodiscard]] __device__ int64_t sums_at(int chunk, int64_t tok, int part) const {
     return ((chunk * sums.num_toks + tok) * product.num_parts + part) * banks.max_rank;
@@ -83,6 +96,32 @@ __device__ __forceinline__ void load_inputs(const Bf16* x,
   b[0] = packed.x, b[1] = packed.y, b[2] = packed.z, b[3] = packed.w;
 }
 
+// The sum of one value of each warp, in their order.
+__device__ __forceinline__ float sum_of_warps(const float* values, int warps, int stride) {
+  float total = values[0];
+#pragma unroll 4
+  for (int w = 1; w < warps; ++w) {
+    total = __fadd_rn(total, values[w * stride]);
+  }
+  return total;
+}
+
+// A warp's part of a tile of A: [block][step].
+using ATiles = uint4[kWarpBlocks][2];
+
+__device__ __forceinline__ void load_tile(
+    const uint4* tiles, int tile, int blocks, int first_block, ATiles& a) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int block = 0; block < kWarpBlocks; ++block) {
+    if (first_block + block < blocks) {
+      const int64_t step = (int64_t{tile} * blocks + first_block + block) * 2;
+      a[block][0] = __ldg(tiles + step * 32 + lane);
+      a[block][1] = __ldg(tiles + (step + 1) * 32 + lane);
+    }
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> p) {
   __shared__ float partial[kMostWarps][kRunToks][kRankTile];
@@ -98,18 +137,31 @@ __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> 
   const int blocks = (k + 31) / 32;
   const int first_block = (chunk * warps + warp) * kWarpBlocks;
   const int first_run = static_cast<int>(blockIdx.x) * p.runs_of_cta;
+  const bool has_squares = p.norm_weight != nullptr && part == 0;
   pdl_release();
-  pdl_wait();
-  for (int i = 0; i < p.runs_of_cta && first_run + i < p.num_runs; ++i) {
-    const BankRun run = at.runs.runs[first_run + i];
+  for (int i = 0; i < p.runs_of_cta; ++i) {
+    const BankRun run = at.run(first_run + i, p.num_runs);
+    ATiles a = {};
+    int rank = 0;
+    int64_t tok = -1;
+    const auto* tiles =
+        reinterpret_cast<const uint4*>(at.bank(max(run.bank, 0)) + at.product.parts[part].a);
+    if (run.bank >= 0) {
+      rank = at.rank(run.bank, part);
+      tok = at.token(run, group);
+      if (rank > 0) {
+        load_tile(tiles, 0, blocks, first_block, a);
+      }
+    }
+    if (i == 0) {
+      pdl_wait();
+    }
     if (run.count == 0) {
       return;
     }
     if (run.bank < 0) {
       continue;
     }
-    const int rank = at.rank(run.bank, part);
-    const int64_t tok = group < run.count ? at.runs.order[run.first + group] : -1;
     uint32_t x[kWarpBlocks][4] = {};
     float squares = 0.0F;
 #pragma unroll
@@ -122,17 +174,16 @@ __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> 
                     squares);
       }
     }
-    const auto* tiles =
-        reinterpret_cast<const uint4*>(at.bank(run.bank) + at.product.parts[part].a);
-    for (int tile = 0; tile < rank / kRankTile; ++tile) {
-      uint4 a[kWarpBlocks][2] = {};
-#pragma unroll
-      for (int block = 0; block < kWarpBlocks; ++block) {
-        if (first_block + block < blocks) {
-          const int64_t step = (int64_t{tile} * blocks + first_block + block) * 2;
-          a[block][0] = __ldg(tiles + step * 32 + lane);
-          a[block][1] = __ldg(tiles + (step + 1) * 32 + lane);
-        }
+    squares += __shfl_xor_sync(~0U, squares, 1);
+    squares += __shfl_xor_sync(~0U, squares, 2);
+    if (has_squares && lane % 4 == 0) {
+      partial_squares[warp][group] = squares;
+    }
+    // Other parts may have ranks where this one, with the squares, has none.
+    const int num_tiles = max(rank / kRankTile, has_squares ? 1 : 0);
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      if (tile > 0) {
+        load_tile(tiles, tile, blocks, first_block, a);
       }
       float sum[4] = {};
 #pragma unroll
@@ -148,51 +199,22 @@ __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> 
       partial[warp][column + 1][group] = sum[1];
       partial[warp][column][group + 8] = sum[2];
       partial[warp][column + 1][group + 8] = sum[3];
-      if (tile == 0) {
-        squares += __shfl_xor_sync(~0U, squares, 1);
-        squares += __shfl_xor_sync(~0U, squares, 2);
-        if (lane % 4 == 0) {
-          partial_squares[warp][group] = squares;
-        }
-      }
       __syncthreads();
       for (int j = static_cast<int>(threadIdx.x); j < kRunToks * kRankTile;
            j += static_cast<int>(blockDim.x)) {
         const int n = j / kRankTile;
         const int r = j % kRankTile;
         if (n < run.count) {
-          float total = partial[0][n][r];
-          for (int w = 1; w < warps; ++w) {
-            total = __fadd_rn(total, partial[w][n][r]);
+          const int64_t to = at.token(run, n);
+          if (tile * kRankTile < rank) {
+            at.sums.sums[at.sums_at(chunk, to, part) + tile * kRankTile + r] =
+                sum_of_warps(&partial[0][n][r], warps, kRunToks * kRankTile);
           }
-          const int64_t to = at.runs.order[run.first + n];
-          at.sums.sums[at.sums_at(chunk, to, part) + tile * kRankTile + r] = total;
-          if (tile == 0 && r == 0 && p.norm_weight != nullptr && part == 0) {
-            float total_squares = partial_squares[0][n];
-            for (int w = 1; w < warps; ++w) {
-              total_squares = __fadd_rn(total_squares, partial_squares[w][n]);
-            }
-            at.sums.squares[chunk * at.sums.num_toks + to] = total_squares;
+          if (has_squares && tile == 0 && r == 0) {
+            at.sums.squares[chunk * at.sums.num_toks + to] =
+                sum_of_warps(&partial_squares[0][n], warps, kRunToks);
           }
         }
-      }
-      __syncthreads();
-    }
-    // Without a rank here another part may need the squares.
-    if (rank == 0 && part == 0 && p.norm_weight != nullptr) {
-      squares += __shfl_xor_sync(~0U, squares, 1);
-      squares += __shfl_xor_sync(~0U, squares, 2);
-      if (lane % 4 == 0) {
-        partial_squares[warp][group] = squares;
-      }
-      __syncthreads();
-      const int n = static_cast<int>(threadIdx.x);
-      if (n < run.count) {
-        float total = partial_squares[0][n];
-        for (int w = 1; w < warps; ++w) {
-          total = __fadd_rn(total, partial_squares[w][n]);
-        }
-        at.sums.squares[chunk * at.sums.num_toks + at.runs.order[run.first + n]] = total;
       }
       __syncthreads();
     }
@@ -220,10 +242,8 @@ struct ExpandParams {
   float norm_eps;
 };
 
-// A token's sums for an mma's second operand: ranks 2 i + {0, 1, 8, 9} of a tile.
-struct TokenSums {
-  float v[4];
-};
+// At most this many chunks are read at once.
+constexpr int kChunks = 8;
 
 template <typename Y>
 __device__ __forceinline__ float scale_of(const ExpandParams<Y>& p, int64_t tok) {
@@ -231,44 +251,76 @@ __device__ __forceinline__ float scale_of(const ExpandParams<Y>& p, int64_t tok)
     return 1.0F;
   }
   float squares = 0.0F;
-  for (int chunk = 0; chunk < p.num_chunks; ++chunk) {
-    squares = __fadd_rn(squares, p.at.sums.squares[chunk * p.at.sums.num_toks + tok]);
+  for (int first = 0; first < p.num_chunks; first += kChunks) {
+    float v[kChunks];
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      v[i] = first + i < p.num_chunks ? p.at.sums.squares[(first + i) * p.at.sums.num_toks + tok]
+                                      : 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      squares = __fadd_rn(squares, v[i]);
+    }
   }
   return rsqrtf(__fadd_rn(__fdiv_rn(squares, static_cast<float>(p.at.product.k)), p.norm_eps));
 }
 
-// sums[j] += the products of 16 columns each, for this lane's two tokens.
+// Where a part's tiles of one block of columns lie.
+template <typename Y>
+__device__ __forceinline__ const uint4* tiles_of(const ExpandParams<Y>& p,
+                                                 const BankRun& run,
+                                                 int part,
+                                                 int block) {
+  return reinterpret_cast<const uint4*>(p.at.bank(run.bank) + p.at.product.parts[part].b) +
+         block * kSteps * 32 + static_cast<int>(threadIdx.x) % 32;
+}
+
+using BTiles = uint4[kSteps];
+
+__device__ __forceinline__ void load_tile(const uint4* from, BTiles& b) {
+#pragma unroll
+  for (int j = 0; j < kSteps; ++j) {
+    b[j] = __ldg(from + j * 32);
+  }
+}
+
+// sums[j] += the products of 16 columns each, for this lane's two tokens. b: the first tile of ranks.
 template <typename Y>
 __device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
-                                         const BankRun& run,
+                                         const uint4* tiles,
                                          int part,
-                                         int block,
+                                         int rank,
                                          int64_t tok,
                                          float scale,
+                                         BTiles& b,
                                          float (&sums)[kSteps][4]) {
   const Place& at = p.at;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int rank = at.rank(run.bank, part);
   const int blocks = (at.product.parts[part].n + kColumnBlock - 1) / kColumnBlock;
-  const auto* tiles = reinterpret_cast<const uint4*>(at.bank(run.bank) + at.product.parts[part].b);
-  for (int tile = 0; tile < rank / kRankTile; ++tile) {
-    uint4 b[kSteps];
-#pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      b[j] = __ldg(tiles + ((int64_t{tile} * blocks + block) * kSteps + j) * 32 + lane);
+  const int64_t stride = at.sums_at(1, 0, 0);
+  const float* from = at.sums.sums + at.sums_at(0, max(tok, int64_t{0}), part) + lane % 4 * 2;
+  for (int tile = 0; tile < rank / kRankTile; ++tile, from += kRankTile) {
+    if (tile > 0) {
+      load_tile(tiles + int64_t{tile} * blocks * kSteps * 32, b);
     }
     float s[4] = {};
-    if (tok >= 0) {
-      const int64_t stride = at.sums_at(1, 0, 0);
-      const float* from = at.sums.sums + at.sums_at(0, tok, part) + tile * kRankTile + lane % 4 * 2;
-#pragma unroll 8
-      for (int chunk = 0; chunk < p.num_chunks; ++chunk) {
-        const float2 low = *reinterpret_cast<const float2*>(from + chunk * stride);
-        const float2 high = *reinterpret_cast<const float2*>(from + chunk * stride + 8);
-        s[0] = __fadd_rn(s[0], low.x);
-        s[1] = __fadd_rn(s[1], low.y);
-        s[2] = __fadd_rn(s[2], high.x);
-        s[3] = __fadd_rn(s[3], high.y);
+    for (int first = 0; first < p.num_chunks; first += kChunks) {
+      float2 low[kChunks];
+      float2 high[kChunks];
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        const bool there = tok >= 0 && first + i < p.num_chunks;
+        const float* of = from + (first + i) * stride;
+        low[i] = there ? *reinterpret_cast<const float2*>(of) : float2{};
+        high[i] = there ? *reinterpret_cast<const float2*>(of + 8) : float2{};
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        s[0] = __fadd_rn(s[0], low[i].x);
+        s[1] = __fadd_rn(s[1], low[i].y);
+        s[2] = __fadd_rn(s[2], high[i].x);
+        s[3] = __fadd_rn(s[3], high[i].y);
       }
     }
     const uint32_t low = pack_bf16(__fmul_rn(s[0], scale), __fmul_rn(s[1], scale));
@@ -303,66 +355,84 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
       ++part;
     }
   }
+  constexpr int kParts = kGated ? 2 : 1;
   const int run_index =
       static_cast<int>(blockIdx.y) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
+  const BankRun run = at.run(run_index, p.num_runs);
   pdl_release();
-  pdl_wait();
-  if (run_index >= p.num_runs) {
-    return;
+  int64_t tok = -1;
+  int ranks[kParts] = {};
+  const uint4* tiles[kParts] = {};
+  BTiles b[kParts] = {};
+  if (run.bank >= 0) {
+    tok = at.token(run, lane / 4);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      ranks[i] = at.rank(run.bank, part + i);
+      tiles[i] = tiles_of(p, run, part + i, block);
+      if (ranks[i] > 0) {
+        load_tile(tiles[i], b[i]);
+      }
+    }
   }
-  const BankRun run = at.runs.runs[run_index];
+  // This lane's columns of two tokens.
+  const int column = block * kColumnBlock + lane / 4 * kVec;
+  int64_t toks[2];
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    toks[second] = at.token(run, lane % 4 * 2 + second);
+    if (toks[second] < p.first_tok || toks[second] >= p.end_tok ||
+        column >= at.product.parts[part].n) {
+      toks[second] = -1;
+    }
+  }
+  pdl_wait();
   if (run.count == 0 || (!kGated && run.bank < 0)) {
     return;
   }
-  const int32_t* toks = at.runs.order + run.first;
-  float sums[kSteps][4] = {};
-  [[maybe_unused]] float ups[kSteps][4] = {};
-  if (run.bank >= 0) {
-    const int64_t tok = lane / 4 < run.count ? toks[lane / 4] : -1;
-    const float scale = tok >= 0 ? scale_of(p, tok) : 0.0F;
-    add_part(p, run, part, block, tok, scale, sums);
-    if constexpr (kGated) {
-      add_part(p, run, 1, block, tok, scale, ups);
+  float old[2][kParts][kVec];
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    if (toks[second] >= 0) {
+      const Y* y = p.y + (toks[second] - p.first_tok) * p.y_stride + column;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        load8(y + at.product.parts[part + i].y_col, old[second][i]);
+      }
     }
   }
-  const int column = block * kColumnBlock + lane / 4 * kVec;
-  if (column >= at.product.parts[part].n) {
-    return;
+  float sums[kParts][kSteps][4] = {};
+  if (run.bank >= 0) {
+    const float scale = tok >= 0 ? scale_of(p, tok) : 0.0F;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      add_part(p, tiles[i], part + i, ranks[i], tok, scale, b[i], sums[i]);
+    }
   }
 #pragma unroll
   for (int second = 0; second < 2; ++second) {
-    const int n = lane % 4 * 2 + second;
-    if (n >= run.count) {
-      break;
-    }
-    const int64_t tok = toks[n];
-    if (tok < p.first_tok || tok >= p.end_tok) {
+    if (toks[second] < 0) {
       continue;
     }
-    Y* y = p.y + (tok - p.first_tok) * p.y_stride + at.product.parts[part].y_col + column;
-    float old[kVec];
-    float v[kVec];
-    load8(y, old);
-    columns_of(sums, second, v);
+    const int64_t row = toks[second] - p.first_tok;
+    float v[kParts][kVec];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      columns_of(sums[i], second, v[i]);
+      // Without a bank as the GEMMs' own epilogue, bit for bit.
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        v[i][j] = run.bank < 0 ? old[second][i][j] : __fadd_rn(old[second][i][j], v[i][j]);
+      }
+    }
     if constexpr (kGated) {
-      float old_up[kVec];
-      float up[kVec];
-      load8(y - at.product.parts[0].y_col + at.product.parts[1].y_col, old_up);
-      columns_of(ups, second, up);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        // As the GEMMs' own epilogue, bit for bit, where nothing is added.
-        const float gate = run.bank < 0 ? old[i] : __fadd_rn(old[i], v[i]);
-        const float other = run.bank < 0 ? old_up[i] : __fadd_rn(old_up[i], up[i]);
-        v[i] = __fadd_rn(gated(gate, other), 0.0F);
+      for (int j = 0; j < kVec; ++j) {
+        v[0][j] = __fadd_rn(gated(v[0][j], v[1][j]), 0.0F);
       }
-      store8(p.activated + (tok - p.first_tok) * p.activated_stride + column, v);
+      store8(p.activated + row * p.activated_stride + column, v[0]);
     } else {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        v[i] = __fadd_rn(old[i], v[i]);
-      }
-      store8(y, v);
+      store8(p.y + row * p.y_stride + at.product.parts[part].y_col + column, v[0]);
     }
   }
 }
