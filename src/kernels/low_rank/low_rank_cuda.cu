@@ -242,10 +242,8 @@ struct ExpandParams {
   float norm_eps;
 };
 
-// At most this many chunks are read at once.
-constexpr int kChunks = 8;
-
-template <typename Y>
+// kChunks chunks are read at once.
+template <int kChunks, typename Y>
 __device__ __forceinline__ float scale_of(const ExpandParams<Y>& p, int64_t tok) {
   if (!p.normed) {
     return 1.0F;
@@ -286,7 +284,7 @@ __device__ __forceinline__ void load_tile(const uint4* from, BTiles& b) {
 }
 
 // sums[j] += the products of 16 columns each, for this lane's two tokens. b: the first tile of ranks.
-template <typename Y>
+template <int kChunks, typename Y>
 __device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
                                          const uint4* tiles,
                                          int part,
@@ -356,6 +354,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
     }
   }
   constexpr int kParts = kGated ? 2 : 1;
+  constexpr int kChunks = kGated ? 4 : 8;  // for registers
   const int run_index =
       static_cast<int>(blockIdx.y) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
   const BankRun run = at.run(run_index, p.num_runs);
@@ -403,10 +402,10 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
   }
   float sums[kParts][kSteps][4] = {};
   if (run.bank >= 0) {
-    const float scale = tok >= 0 ? scale_of(p, tok) : 0.0F;
+    const float scale = tok >= 0 ? scale_of<kChunks>(p, tok) : 0.0F;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      add_part(p, tiles[i], part + i, ranks[i], tok, scale, b[i], sums[i]);
+      add_part<kChunks>(p, tiles[i], part + i, ranks[i], tok, scale, b[i], sums[i]);
     }
   }
 #pragma unroll
@@ -535,7 +534,7 @@ __global__ void __launch_bounds__(kPlainThreads) expand_plain(ExpandParams<float
   const int rank = at.rank(bank, part);
   const auto* b = reinterpret_cast<const float*>(at.bank(bank) + at.product.parts[part].b);
   const float* s = at.sums.sums + at.sums_at(0, tok, part);
-  const float scale = scale_of(p, tok);
+  const float scale = scale_of<1>(p, tok);
   float sum = 0.0F;
   for (int r = 0; r < rank; ++r) {
     sum = fmaf(s[r] * scale, b[int64_t{r} * n + column], sum);
