@@ -44,8 +44,15 @@ Result<AdapterBody> parse_body(const std::string& text, bool loads) {
 }
 
 HttpReply adapter_reply(const Result<void>& done, const std::string& success) {
-  return done ? HttpReply{.body = success, .content_type = "text/plain; charset=utf-8"}
-              : error_reply(api_error(done.error()));
+  if (done) {
+    return {.body = success, .content_type = "text/plain; charset=utf-8"};
+  }
+  ApiError error = api_error(done.error());
+  if (done.error().code == ErrorCode::kCorrupt) {  // the client named these files
+    error.status = 400;
+    error.type = "invalid_request_error";
+  }
+  return error_reply(error);
 }
 
 }  // namespace
