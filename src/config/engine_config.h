@@ -56,7 +56,12 @@ struct EngineConfig {
   std::string speculative_config = "";  // JSON, as vLLM's; empty: none (config/speculation.h)
   std::string spec_method = "";         // its method alone
   int32_t num_speculative_tokens = 0;   // and its draft tokens; 0: not given
-  uint64_t seed = 0;                    // draws the seeds of requests that have none
+  bool enable_lora = false;             // requests may name LoRA adapters
+  int32_t max_loras = 1;                // adapters of the requests that run at once
+  int32_t max_lora_rank = 16;
+  int32_t max_cpu_loras = 0;      // loaded adapters; 0: max_loras
+  std::string lora_modules = "";  // name=directory,...: adapters loaded at start
+  uint64_t seed = 0;              // draws the seeds of requests that have none
   std::string distributed_executor_backend = "auto";  // auto | uni | mp | external_launcher
   std::string worker_binary = "";       // the program of rank processes; empty: this one
   int32_t stall_timeout = 0;            // seconds; 0: 4, and for ranks 60 on a GPU, 600 on a CPU

@@ -17,6 +17,9 @@ namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxRanks = 64;
+constexpr int64_t kMostLoras = 64;
+constexpr int64_t kMostLoraRank = 512;
+constexpr int64_t kMostCpuLoras = 4096;
 constexpr int64_t kMostDrafts = 16;
 static_assert(kMostDrafts == kMaxDrafts);  // the table in the docs is made from this file
 
@@ -256,6 +259,36 @@ constexpr Field kFields[] = {
      .group = "Answers",
      .help = "allow prompts with embeddings in place of token ids (prompt_embeds); takes memory for "
              "the vectors of a step"},
+    {.name = "enable-lora",
+     .member = &EngineConfig::enable_lora,
+     .group = "LoRA",
+     .help = "requests may name LoRA adapters; takes memory for them"},
+    {.name = "lora-modules",
+     .member = &EngineConfig::lora_modules,
+     .group = "LoRA",
+     .help = "adapters to load at start, as NAME=DIRECTORY,...: directories that PEFT saved; needs "
+             "--enable-lora"},
+    {.name = "max-loras",
+     .member = &EngineConfig::max_loras,
+     .group = "LoRA",
+     .help = "maximum number of adapters that the requests of a batch may have; each takes device "
+             "memory",
+     .min = 1,
+     .max = kMostLoras},
+    {.name = "max-lora-rank",
+     .member = &EngineConfig::max_lora_rank,
+     .group = "LoRA",
+     .help = "maximum rank of an adapter; sizes the memory, smaller ranks cost less time",
+     .min = 1,
+     .max = kMostLoraRank},
+    {.name = "max-cpu-loras",
+     .member = &EngineConfig::max_cpu_loras,
+     .group = "LoRA",
+     .help = "maximum number of loaded adapters, each of which takes pinned host memory; auto: "
+             "--max-loras",
+     .min = 1,
+     .max = kMostCpuLoras,
+     .auto_value = 0},
     {.name = "attention-backend",
      .member = &EngineConfig::attention_backend,
      .group = "Kernels",

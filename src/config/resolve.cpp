@@ -148,6 +148,33 @@ Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
   return {};
 }
 
+Result<void> decide_lora(ResolvedConfig& config) {
+  if (!config.enable_lora) {
+    if (!config.lora_modules.empty()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--lora-modules: {} needs --enable-lora", config.lora_modules));
+    }
+    return {};
+  }
+  if (config.max_cpu_loras == 0) {
+    config.max_cpu_loras = config.max_loras;
+  }
+  if (config.max_cpu_loras < config.max_loras) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "--max-cpu-loras: {} is below --max-loras {}", config.max_cpu_loras, config.max_loras));
+  }
+  const bool stages = config.pipeline_parallel_size > 1;
+  if (stages || config.tensor_parallel_size > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--enable-lora: not supported with --{}-parallel-size {}",
+                            stages ? "pipeline" : "tensor",
+                            stages ? config.pipeline_parallel_size : config.tensor_parallel_size));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& host) {
@@ -165,6 +192,9 @@ Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& ho
   decide_batch_invariance(config, host);
   decide_long_prefills(config);
   if (Result<void> decided = decide_speculation(config); !decided) {
+    return tl::unexpected(decided.error());
+  }
+  if (Result<void> decided = decide_lora(config); !decided) {
     return tl::unexpected(decided.error());
   }
   if (config.cudagraph_mode == "auto") {

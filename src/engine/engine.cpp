@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/check.h"
+#include "engine/adapters.h"
 #include "engine/bad_words.h"
 #include "engine/encode_prompt.h"
 #include "engine/engine_control.h"
@@ -13,6 +14,7 @@
 #include "text/text_model.h"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <thread>
@@ -24,6 +26,7 @@ namespace warprow {
 namespace {
 
 constexpr const char* kStopped = "the engine has stopped";
+constexpr std::chrono::milliseconds kLookAgain{2};  // whether an adapter is loaded
 
 RequestLimits request_limits(const EngineConfig& config,
                              const ModelFacts& facts,
@@ -75,6 +78,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
       config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;
   result.kv = facts.kv;
   result.token_pages = facts.token_pages;
+  result.max_loras = facts.max_loras;
   return result;
 }
 
@@ -93,6 +97,7 @@ Request to_request(RequestId id, RequestFields&& fields) {
   request.cache_salt = fields.cache_salt;
   request.may_draft = fields.speculate;
   request.copies_tail = fields.copies_tail;
+  request.adapter = fields.adapter;
   return request;
 }
 
@@ -121,9 +126,12 @@ class EngineImpl final : public Engine {
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
         loop_(config, scheduler_config(config, *executor_), *executor_, inbox_, outputs_),
         control_(*executor_, loop_, config.model),
+        adapters_(*executor_, loop_.scheduler(), facts_),
         output_loop_(outputs_, inbox_),
         engine_thread_([this] { loop_.run(); }),
-        output_thread_([this] { output_loop_.run(); }) {}
+        output_thread_([this] { output_loop_.run(); }) {
+    limits_.adapters = &adapters_;
+  }
 
   ~EngineImpl() override {
     inbox_.close();
@@ -222,6 +230,30 @@ class EngineImpl final : public Engine {
   }
   [[nodiscard]] bool is_sleeping() const override { return !control_.state().awake(); }
 
+  // Looks again and again, since neither this thread nor the engine's may wait for the other.
+  Result<void> load_adapter(const std::string& name, const std::string& path) override {
+    Result<std::optional<int32_t>> id = std::optional<int32_t>();
+    while (id && !*id) {
+      id = call([this, name, path] { return adapters_.begin(name, path); });
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    if (!id) {
+      return tl::unexpected(id.error());
+    }
+    Result<bool> loaded = false;
+    while (loaded && !*loaded) {
+      loaded = call([this, id = **id] { return adapters_.poll(id); });
+      if (loaded && !*loaded) {
+        std::this_thread::sleep_for(kLookAgain);
+      }
+    }
+    return loaded.map([](bool) {});
+  }
+  Result<void> unload_adapter(const std::string& name) override {
+    return call([this, name] { return adapters_.unload(name); });
+  }
+  [[nodiscard]] std::vector<LoadedAdapter> adapters() const override { return adapters_.list(); }
+
   Result<void> pause(PauseMode mode) override {
     return call([this, mode] { return control_.pause(mode == PauseMode::kKeep); });
   }
@@ -281,6 +313,7 @@ class EngineImpl final : public Engine {
   OutputQueue outputs_;
   EngineLoop loop_;
   EngineControl control_;
+  Adapters adapters_;
   OutputLoop output_loop_;
   std::atomic<RequestId> next_id_{1};
   std::thread engine_thread_;  // last: they use all members above

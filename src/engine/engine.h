@@ -5,6 +5,7 @@
 #include "base/ids.h"
 #include "config/engine_config.h"
 #include "config/speculation.h"
+#include "engine/adapters.h"
 #include "engine/observe.h"
 #include "engine/request.h"
 #include "engine/validate.h"
@@ -113,6 +114,9 @@ struct EngineStats {
   int64_t spec_decode_num_accepted_tokens = 0;  // of these
   std::array<int64_t, kMaxDrafts> spec_decode_num_accepted_tokens_per_pos{};
   int64_t spec_decode_num_undrafted = 0;  // decoding rows that got no drafts, as they would not pay
+  // Of loaded adapters, and those that leave, by LoadedAdapter::id; as they are now.
+  int32_t max_loras = 0;
+  std::vector<AdapterUse> adapter_uses;
   // As they are now.
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -173,6 +177,19 @@ class Engine {
   // awake. Errors: an unknown tag; no memory left; weights that cannot be loaded.
   virtual Result<std::vector<std::string>> wake_up(const std::vector<std::string>& tags) = 0;
   [[nodiscard]] virtual bool is_sleeping() const = 0;
+
+  // Loads a LoRA adapter from a directory that PEFT saved. Requests may name it when this returns; nothing that runs waits
+  // for it. Errors: no --enable-lora, a name that is taken, no place, an adapter that does not fit. Blocks; not from a
+  // callback.
+  virtual Result<void> load_adapter(const std::string& /*name*/, const std::string& /*path*/) {
+    return fail(ErrorCode::kUnsupported, "the engine has no adapters");
+  }
+  // New requests may no longer name it; those that do go on. kNotFound. Blocks; not from a callback.
+  virtual Result<void> unload_adapter(const std::string& /*name*/) {
+    return fail(ErrorCode::kUnsupported, "the engine has no adapters");
+  }
+  // Those that requests may name, in the order of loading.
+  [[nodiscard]] virtual std::vector<LoadedAdapter> adapters() const { return {}; }
 
   // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, or go on after
   // resume() where they were. Takes effect when the steps in flight are done; again while it is paused: no change but

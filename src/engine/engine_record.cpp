@@ -72,6 +72,9 @@ void EngineRecord::publish() {
   out.partial_prefill_steps = scheduler.num_partial_prefill_steps;
   out.preemptions = scheduler.num_preemptions;
   out.prefix_hit_tokens = scheduler.num_prefix_hit_tokens;
+  const std::span<const AdapterUse> adapters = scheduler_.adapters().uses();
+  out.max_loras = scheduler_.adapters().max_loras();
+  out.adapter_uses.assign(adapters.begin(), adapters.end());
   out.num_running = scheduler.num_running;
   out.num_waiting = scheduler.num_waiting;
   out.num_blocks_used = scheduler.num_kv_blocks_used;

@@ -46,6 +46,10 @@ void Intake::add(Submission& submission) {
     delivery_.end(request.id, FinishReason::kError, refusal_);
     return;
   }
+  if (!scheduler_.adapters().knows(request.adapter)) {
+    delivery_.end(request.id, FinishReason::kError, "the request's adapter was unloaded");
+    return;
+  }
   structured_.add(submission);
   record_.count_prompt(request.prompt.size());
   const Result<void> added = scheduler_.add_request(request);

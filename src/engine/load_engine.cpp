@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/load_engine.h"
 
+#include "engine/adapters.h"
 #include "executor/make_executor.h"
 #include "files/model_files.h"
 #include "text/byte_text.h"
@@ -17,6 +18,8 @@ std::unique_ptr<Engine> load(const EngineConfig& config,
                              const WrapExecutor& wrap,
                              const LogitsRules& rules) {
   const bool dummy = config.load_format == "dummy";
+  const std::vector<LoadedAdapter> adapters =
+      value_or_throw(parse_lora_modules(config.lora_modules));
   const ModelFiles files =
       value_or_throw(resolve_model(config.model,
                                    CachePaths::from_environment(),
@@ -35,7 +38,12 @@ std::unique_ptr<Engine> load(const EngineConfig& config,
   if (wrap) {
     executor = wrap(std::move(executor));
   }
-  return make_engine(config, value_or_throw(std::move(text)), std::move(executor));
+  std::unique_ptr<Engine> engine =
+      make_engine(config, value_or_throw(std::move(text)), std::move(executor));
+  for (const LoadedAdapter& adapter : adapters) {
+    value_or_throw(engine->load_adapter(adapter.name, adapter.path));
+  }
+  return engine;
 }
 
 }  // namespace

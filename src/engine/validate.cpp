@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/validate.h"
 
+#include "engine/adapters.h"
 #include "engine/prompt_length.h"
 #include "kv/block_hash.h"
 #include "wire/scheduler_output.h"
@@ -492,6 +493,19 @@ uint64_t salt_of_vectors(const EmbeddingVectors& embeds, uint64_t salt) {
   return sip_hash_128(std::as_bytes(std::span(words))).lo;
 }
 
+// The number of the request's adapter.
+Result<int32_t> find_adapter(const std::string& name, const RequestLimits& limits) {
+  if (name.empty()) {
+    return -1;
+  }
+  const std::optional<LoadedAdapter> adapter =
+      limits.adapters == nullptr ? std::nullopt : limits.adapters->find(name);
+  if (!adapter) {
+    return fail(ErrorCode::kNotFound, fmt::format("adapter: '{}' is not loaded", name));
+  }
+  return adapter->id;
+}
+
 // Checks everything and returns the resulting fields, without those that are only copied.
 Result<RequestFields> checked_fields(const GenerationRequest& request,
                                      const std::vector<TokenId>& prompt_token_ids,
@@ -520,6 +534,11 @@ Result<RequestFields> checked_fields(const GenerationRequest& request,
   if (checker.error()) {
     return tl::unexpected<Error>(*checker.error());
   }
+  const Result<int32_t> adapter = find_adapter(request.adapter, limits);
+  if (!adapter) {
+    return tl::unexpected(adapter.error());
+  }
+  fields.adapter = *adapter;
   if (fields.seed) {
     fields.params.seed = *fields.seed;
   }

@@ -18,6 +18,8 @@
 
 namespace warprow {
 
+class Adapters;
+
 // A request after validation: every value is legal for the loaded model and every default is filled
 // in.
 struct RequestFields {
@@ -42,6 +44,7 @@ struct RequestFields {
   bool spaces_between_special_tokens = true;
   int32_t priority = 0;
   uint64_t cache_salt = 0;  // 0: none
+  int32_t adapter = -1;     // LoadedAdapter::id; -1: none
 };
 
 // The most likely tokens that a client may ask for beside the sampled one unless --max-logprobs allows more, and beside
@@ -67,6 +70,7 @@ struct RequestLimits {
   int32_t prompt_embeds_width = 0;      // of ModelFacts
   bool has_priorities = false;          // --scheduling-policy priority
   int64_t max_logprobs = kMaxLogprobs;  // -1: as many as the vocabulary has
+  const Adapters* adapters = nullptr;   // that requests may name; null: none
   PoolingFacts pooling;                 // of a pooling model, which takes no requests for text
   SamplingOptions defaults;  // the model's generation config; fills what the client left unset
 };

@@ -42,6 +42,8 @@ struct ModelFacts {
   int32_t prompt_embeds_width = 0;  // of the vectors that prompts may have; 0: none may
   bool copies_blocks = false;       // SchedulerOutput::block_copies are read
   int32_t max_logprobs = 0;         // likeliest tokens that a row can report; 0: kMaxLogprobIds
+  int32_t max_loras = 0;   // adapters that running requests may have at once; 0: none
+  int32_t max_cpu_loras = 0;  // that may be loaded
 };
 
 // Counters of the execution layer since start.

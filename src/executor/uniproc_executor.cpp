@@ -50,7 +50,9 @@ class UniprocExecutor final : public Executor {
               mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
               mine.config.enable_prompt_embeds ? mine.spec.hidden_size : 0,
               mine.runner.features.block_copies,
-              std::min(std::max(mine.runner.max_logprobs, kMaxLogprobIds), mine.spec.vocab_size)};
+              std::min(std::max(mine.runner.max_logprobs, kMaxLogprobIds), mine.spec.vocab_size),
+              mine.runner.features.lora.max_loras,
+              mine.runner.features.lora.max_cpu_loras};
     allocations_before_ = counted_allocations();
   }
 

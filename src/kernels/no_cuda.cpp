@@ -20,6 +20,7 @@
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
 #include "kernels/logits/cap_logits.h"
+#include "kernels/low_rank/low_rank.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
 #include "kernels/random/fill_random.h"
@@ -52,7 +53,10 @@ WR_NO_CUDA(gated_delta, GatedDeltaArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
 WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
+WR_NO_CUDA(group_by_bank, GroupByBankArgs)
 WR_NO_CUDA(linear, LinearArgs)
+WR_NO_CUDA(low_rank_expand, LowRankExpandArgs)
+WR_NO_CUDA(low_rank_shrink, LowRankShrinkArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
 WR_NO_CUDA(plain_attention, PagedAttentionArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)

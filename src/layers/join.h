@@ -58,6 +58,7 @@ class Join {
                const LinearShape& behind,
                const LinearWorkspace& workspace);
 
+  [[nodiscard]] Linear& linear() { return linear_; }
   // The operation for which kernels prepare.
   [[nodiscard]] LinearShape shape() const;
   // Whether forward needs LinearWorkspace::joined.

@@ -2,7 +2,9 @@
 #include "layers/linear.h"
 
 #include "base/check.h"
+#include "base/math.h"
 
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -35,6 +37,15 @@ std::vector<TensorSpec> weights_of(const std::vector<LinearPart>& parts) {
     weights.push_back(part.weight);
   }
   return weights;
+}
+
+// n rows of x, from `first` on.
+ConstActView rows_of(const ConstActView& x, int64_t first, int64_t n) {
+  ConstActView part = x;
+  part.data = static_cast<const std::byte*>(x.data) +
+              first * x.stride * static_cast<int64_t>(dtype_bytes(x.dtype));
+  part.shape[0] = n;
+  return part;
 }
 
 }  // namespace
@@ -116,7 +127,65 @@ void Linear::forward(Stream& stream,
   if (epilogue != LinearEpilogue::kStore) {
     args.product = {workspace.product.dtype, workspace.product.data, toks, num_outputs_};
   }
+  if (site_ >= 0 && workspace.delta != nullptr && workspace.delta->active()) {
+    run_with_delta(stream, args, workspace);
+    return;
+  }
   linear(stream, args);
+}
+
+// A sum's delta goes to y in front of the product, whose epilogue then begins the next norm with both.
+void Linear::run_with_delta(Stream& stream,
+                            const LinearArgs& args,
+                            const LinearWorkspace& workspace) const {
+  LinearDelta& delta = *workspace.delta;
+  delta.read(stream, site_, args.x, args.norm_weight, args.norm_eps);
+  switch (args.epilogue) {
+    case LinearEpilogue::kAdd:
+      delta.add(stream, site_, args.y);
+      linear(stream, args);
+      break;
+    case LinearEpilogue::kStore:
+      linear(stream, args);
+      delta.add(stream, site_, args.y);
+      break;
+    case LinearEpilogue::kSwiGlu:
+      run_gated_with_delta(stream, args, workspace);
+      break;
+  }
+}
+
+// The gate comes after the delta, so the product is stored in float32 first, which has the bits that the fused epilogue
+// reads. A step of more tokens than there is room for is cut into equal parts.
+void Linear::run_gated_with_delta(Stream& stream,
+                                  const LinearArgs& args,
+                                  const LinearWorkspace& workspace) const {
+  const int64_t toks = args.x.shape[0];
+  const ActView& room = workspace.gated.empty() ? workspace.product : workspace.gated;
+  if (toks == 0) {
+    return;
+  }
+  const int64_t num_parts = ceil_div(toks, room.shape[0]);
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const int64_t first = toks * part / num_parts;
+    const int64_t count = toks * (part + 1) / num_parts - first;
+    LinearArgs product = args;
+    product.x = rows_of(args.x, first, count);
+    HalfNorm half;
+    if (args.half_norm != nullptr) {
+      half = *args.half_norm;
+      half.rows = half.rows.rows(first, count);
+      // More than one part has more rows than have quartered sums.
+      half.squares += first * (args.x.shape[1] / 64);
+      product.half_norm = &half;
+    }
+    product.normed = args.normed.empty() ? args.normed : args.normed.rows(first, count);
+    product.y = {room.dtype, room.data, count, num_outputs_};
+    product.epilogue = LinearEpilogue::kStore;
+    product.product = {};
+    linear(stream, product);
+    workspace.delta->add_gated(stream, site_, first, product.y, args.y.rows(first, count));
+  }
 }
 
 }  // namespace warprow

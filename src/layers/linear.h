@@ -3,6 +3,7 @@
 
 #include "device/view.h"
 #include "kernels/linear/linear.h"
+#include "layers/linear_delta.h"
 #include "layers/parameter_loader.h"
 
 #include <cstdint>
@@ -30,6 +31,10 @@ struct LinearWorkspace {
       nullptr;     // [half_norm_squares of max_num_toks and most inputs of a layer after a norm]
   ActView joined;  // f32 [max_num_toks, hidden_size]  a product of Join, or empty
   std::byte* scratch = nullptr;  // linear_scratch_bytes
+  LinearDelta* delta = nullptr;  // what steps add to products, or null
+  // f32 [rows, most outputs of a gate and up]  room for their product where a delta is added to it; empty: `product` has
+  // float32 and room for all tokens
+  ActView gated;
 };
 
 // The input of a linear layer: x itself, or its RMS norm.
@@ -55,6 +60,10 @@ class Linear {
   Linear(const PackedWeight& weight, const LinearMode& mode);
 
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
+  // Inputs of the layer.
+  [[nodiscard]] int64_t num_inputs() const { return args_.segments[0].w.k; }
+  // Makes it the site of this number for deltas.
+  void set_site(int32_t site) { site_ = site; }
   // What kernels need in order to prepare for calls with this output and epilogue.
   [[nodiscard]] LinearShape shape(DType y, LinearEpilogue epilogue) const;
   // y[t] = W x[t] + b, or as the epilogue specifies (kernels/linear/linear.h). If next_norm is not null, a sum
@@ -71,9 +80,16 @@ class Linear {
                     const std::vector<TensorSpec>& weights,
                     std::vector<float> bias);  // empty: none
   void load_segments(ParameterLoader& loader, const std::vector<LinearPart>& parts);
+  void run_with_delta(Stream& stream,
+                      const LinearArgs& args,
+                      const LinearWorkspace& workspace) const;
+  void run_gated_with_delta(Stream& stream,
+                            const LinearArgs& args,
+                            const LinearWorkspace& workspace) const;
 
   LinearArgs args_;  // without x and y
   int64_t num_outputs_ = 0;
+  int32_t site_ = -1;  // -1: nothing is added to its products
 };
 
 }  // namespace warprow

@@ -11,6 +11,7 @@
 #include "kernels/rope/rope_table.h"
 #include "kernels/scale/scale_rows.h"
 #include "layers/buffer_part.h"
+#include "models/delta_sites.h"
 #include "models/layer_parts.h"
 #include "models/tensor_split.h"
 #include "models/weight_names.h"
@@ -22,6 +23,9 @@
 
 namespace warprow {
 namespace {
+
+// The most tokens whose gate and up are kept in float32 at once, for a delta.
+constexpr int64_t kGatedDeltaToks = 1024;
 
 // A rope's frequencies, divided by the checkpoint's own factors if a GGUF file has them.
 std::vector<float> inv_freq_of(const RopeSpec& rope,
@@ -111,6 +115,35 @@ Decoder::Decoder(const DecoderSpec& spec,
   }
   allocate_buffers(workspace);
   lead_joins();
+  if (options_.deltas) {
+    number_sites();
+  }
+}
+
+void Decoder::number_sites() {
+  const auto number = [this](Linear& linear, std::vector<LinearSitePart> parts) {
+    linear.set_site(static_cast<int32_t>(sites_.size()));
+    sites_.push_back({linear.num_inputs(), std::move(parts)});
+  };
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    const int32_t index = facts().layers.first + static_cast<int32_t>(i);
+    if (!layer.delta && layer.gate_size == 0) {
+      number(layer.qkv, qkv_site(spec_, index));
+    }
+    if (!layer.delta) {
+      number(layer.attention_join.linear(), output_site(spec_, index));
+    }
+    if (GatedFeedForward* ffn = layer.ffn.gated()) {
+      number(ffn->gate_up(), gate_up_site(spec_, index));
+      number(ffn->join().linear(), down_site(spec_, index));
+    }
+  }
+}
+
+void Decoder::set_delta(LinearDelta* delta) {
+  WR_CHECK(delta == nullptr || options_.deltas, "the model was built without sites for deltas");
+  buffers_.linear.delta = delta;
 }
 
 AttentionLayer Decoder::load_attention(const LayerLoader& layer,
@@ -254,6 +287,11 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.linear.normed = buffers_.hidden;
   buffers_.linear.squares = workspace.alloc<float>(half_norm_squares(toks, hidden));
   buffers_.linear.product = activations(std::max(2 * intermediate, hidden));
+  if (options_.deltas && options_.act_dtype != DType::kF32) {
+    const int64_t rows = std::min(toks, kGatedDeltaToks);
+    buffers_.linear.gated =
+        make_view(workspace.alloc<float>(rows * 2 * intermediate), rows, 2 * intermediate);
+  }
   if (!plain) {
     buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);
   }
@@ -298,6 +336,9 @@ void Decoder::prepare_kernels() const {
     std::ranges::for_each(layer.ffn.shapes(), add);
     if (layer.input) {
       std::ranges::for_each(layer.input->shapes(options_.act_dtype), add);
+    }
+    if (const GatedFeedForward* ffn = layer.ffn.gated(); ffn != nullptr && options_.deltas) {
+      add(ffn->gate_up().shape(DType::kF32, LinearEpilogue::kStore));
     }
   }
   if (inputs_) {

@@ -29,6 +29,7 @@ struct DecoderOptions {
   int32_t max_num_toks = 0;       // the largest step
   LayerRange layers;              // of this stage; empty: all
   RankGroup tensor;               // the ranks that divide each layer (models/tensor_split.h)
+  bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
   // Layers of this stage, ascending, whose hidden states are returned.
   std::vector<int32_t> aux_layers;
 };
@@ -55,6 +56,8 @@ class Decoder final : public Model {
   ModelOutput forward(Stream& stream, const ModelInput& in) override;
   void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) override;
   [[nodiscard]] View<float, 2> residual_room(int64_t num_toks) const override;
+  [[nodiscard]] std::span<const LinearSite> linear_sites() const override { return sites_; }
+  void set_delta(LinearDelta* delta) override;
 
  private:
   struct Layer {
@@ -100,6 +103,7 @@ class Decoder final : public Model {
                                               const LayerKvPlace& place) const;
   void allocate_buffers(Arena& workspace);
   void lead_joins();
+  void number_sites();
 
   void enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual);
   // The layer's attention, or what it has in place of it, of the normed residual stream. begun: that norm, begun by the
@@ -121,6 +125,7 @@ class Decoder final : public Model {
   Linear head_;
   Buffers buffers_;
   std::vector<View<float, 2>> aux_;  // of the last forward
+  std::vector<LinearSite> sites_;    // with DecoderOptions::deltas
 };
 
 }  // namespace warprow

@@ -47,6 +47,8 @@ class GatedFeedForward {
   [[nodiscard]] int32_t intermediate_size() const { return intermediate_size_; }
   // The product behind the norm.
   [[nodiscard]] LinearShape gate_shape() const;
+  [[nodiscard]] Linear& gate_up() { return gate_up_; }
+  [[nodiscard]] const Linear& gate_up() const { return gate_up_; }
   [[nodiscard]] Join& join() { return join_; }
   [[nodiscard]] const Join& join() const { return join_; }
 
@@ -161,6 +163,11 @@ class FeedForward {
   [[nodiscard]] std::optional<LinearShape> first_shape() const;
   // The operations for which kernels prepare.
   [[nodiscard]] std::vector<LinearShape> shapes() const;
+  // The gated product that all tokens take; null: the layer has experts.
+  [[nodiscard]] GatedFeedForward* gated() { return std::get_if<GatedFeedForward>(&kind_); }
+  [[nodiscard]] const GatedFeedForward* gated() const {
+    return std::get_if<GatedFeedForward>(&kind_);
+  }
   // Whether forward needs LinearWorkspace::joined.
   [[nodiscard]] bool is_plain() const;
   // Whether it needs FeedForwardWorkspace::of_experts.

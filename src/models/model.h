@@ -5,6 +5,7 @@
 #include "device/stream.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "layers/linear_delta.h"
 #include "models/layer_spec.h"
 #include "models/vocab_part.h"
 
@@ -80,6 +81,10 @@ class Model {
   // Where a stage keeps the residual stream of num_toks tokens. The previous stage's output may be received here
   // and is then not copied.
   [[nodiscard]] virtual View<float, 2> residual_room(int64_t num_toks) const = 0;
+  // The linear layers to whose products a delta may be added.
+  [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }
+  // What forwards add to products from now on; null: nothing. It outlives them. A check fails if the model has no sites.
+  virtual void set_delta(LinearDelta* delta) = 0;
 
  protected:
   explicit Model(StageFacts facts) : facts_(std::move(facts)) {}

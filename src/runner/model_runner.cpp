@@ -159,6 +159,7 @@ void ModelRunner::run_forward() {
       break;
     case GraphMode::kPiecewise:
       prepare_inputs();
+      key.variant = graph_variant(StepPart::kForward, 0);
       graphs_.run_piecewise(stream_, key, context, [this] { run_layers(); });
       decode_logits();
       break;

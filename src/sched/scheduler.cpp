@@ -36,6 +36,7 @@ Scheduler::Scheduler(SchedulerConfig config)
            .fence_freed_blocks = config_.fence_freed_blocks,
            .copies_blocks = config_.copies_blocks}),
       rows_(config_.max_num_seqs),
+      adapters_(config_.max_loras),
       running_(requests_),
       waiting_(requests_) {
   WR_CHECK_GE(config_.max_num_seqs, 1);
@@ -98,6 +99,10 @@ Result<void> Scheduler::add_request(const Request& request) {
       !checked) {
     return checked;
   }
+  if (!adapters_.knows(request.adapter)) {
+    return fail(ErrorCode::kNotFound, fmt::format("adapter {} is not loaded", request.adapter));
+  }
+  adapters_.add_live(request.adapter, 1);
   const int32_t index = requests_.add(request.id);
   LiveRequest& r = requests_[index];
   const auto prompt_len = static_cast<int32_t>(request.prompt.size());
@@ -370,7 +375,10 @@ int32_t Scheduler::num_drafts_of(LiveRequest& r) {
 }
 
 bool Scheduler::admit_next(SchedulerOutput& out) {
-  const int32_t index = waiting_.front();
+  const int32_t index = next_waiting();
+  if (index < 0) {
+    return false;
+  }
   LiveRequest& r = requests_[index];
   if (r.least_pending > 0) {
     return false;  // preempted with outputs in flight: its prefill is not known yet
@@ -414,6 +422,8 @@ bool Scheduler::was_refused(const LiveRequest& request) const {
 
 void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
+  num_passed_ += index != waiting_.front() && r.adapter >= 0 ? 1 : 0;
+  adapters_.add_running(r.adapter, 1);
   waiting_.erase(index);
   running_.insert_after(running_.back(), index);
   r.state = LiveRequest::State::kRunning;
@@ -528,6 +538,7 @@ void Scheduler::leave_row(int32_t index) {
   kv_.release(r.kv, last_step());
   rows_.release(r.row);
   running_.erase(index);
+  adapters_.add_running(r.adapter, -1);
   r.state = LiveRequest::State::kWaiting;
   r.row = kNoRow;
   r.num_computed = 0;
@@ -570,9 +581,11 @@ void Scheduler::end(int32_t index) {
     rows_.release(r.row);
     finished_rows_.push_back(r.row);
     running_.erase(index);
+    adapters_.add_running(r.adapter, -1);
   } else {
     waiting_.erase(index);
   }
+  adapters_.add_live(r.adapter, -1);
   requests_.remove(index);
 }
 

@@ -5,6 +5,7 @@
 #include "config/speculation.h"
 #include "kv/kv_math.h"
 #include "kv/token_pages.h"
+#include "sched/adapter_list.h"
 #include "sched/kv_cache_manager.h"
 #include "sched/request.h"
 #include "sched/request_table.h"
@@ -51,6 +52,7 @@ struct SchedulerConfig {
   // While rows decode, a step computes at most this many prompt tokens for each of them, but at least
   // kMinMixedPrefill, so that a new request's prompt does not delay running streams for long; 0: no limit.
   int32_t prefill_toks_per_decode = 0;
+  int32_t max_loras = 0;  // adapters that running requests may have at once
   // Reuse a block only after the last step that may touch it is complete: see BlockPool.
   bool fence_freed_blocks = false;
   KvCacheSpec kv;
@@ -65,6 +67,9 @@ struct SchedulerConfig {
 
 // Prompt tokens that a step may always compute: a lower limit would cost more in extra steps than it saves.
 inline constexpr int32_t kMinMixedPrefill = 16;
+
+// Requests with adapters that may pass one that waits for an adapter's place.
+inline constexpr int32_t kMaxPassed = 256;
 
 // Counters since construction, and the state now.
 struct SchedulerStats {
@@ -125,6 +130,11 @@ class Scheduler {
   // either case.
   bool abort_request(uint64_t id);
   bool finish_request(uint64_t id) { return abort_request(id); }
+
+  // The adapters that requests may name. A waiting request whose adapter would be one too many lets others pass, but those
+  // with adapters only kMaxPassed times, so that it runs in the end.
+  [[nodiscard]] AdapterList& adapters() { return adapters_; }
+  [[nodiscard]] const AdapterList& adapters() const { return adapters_; }
 
   // Ends every request as abort_request() does, and returns their ids.
   std::vector<uint64_t> abort_all();
@@ -202,6 +212,8 @@ class Scheduler {
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   [[nodiscard]] int32_t drafts_of_step();
   [[nodiscard]] int32_t num_drafts_of(LiveRequest& request);
+  // The waiting request that is next to be admitted, or -1.
+  [[nodiscard]] int32_t next_waiting();
   bool admit_next(SchedulerOutput& out);
   void enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out);
   void commit_step(SchedulerOutput& out);
@@ -232,6 +244,7 @@ class Scheduler {
   KvCacheManager kv_;
   RowAllocator rows_;
   RequestTable requests_;
+  AdapterList adapters_;
   RequestList running_;  // in order of admission
   RequestList waiting_;  // most urgent first
   // [max_num_seqs] Index of the request in the row; stale for a free row.
@@ -254,6 +267,8 @@ class Scheduler {
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.
   uint64_t refused_arrival_ = 0;
+  uint64_t passed_arrival_ = 0;  // the first waiting request, whose adapter has no place
+  int32_t num_passed_ = 0;       // requests with adapters that were admitted before it since
   int64_t refused_at_ = 0;
   SchedulerStats stats_;
 };

@@ -94,6 +94,8 @@ std::span<const Api::Route> Api::routes() {
       {.method = "POST", .path = "/rerank", .handle = &answer_rerank, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/rerank", .handle = &answer_rerank, .effort = Effort::kText},
       {.method = "POST", .path = "/v2/rerank", .handle = &answer_rerank, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/load_lora_adapter", .handle = &answer_load_adapter, .effort = Effort::kUpdate, .flag = &ApiOptions::lora_updates},
+      {.method = "POST", .path = "/v1/unload_lora_adapter", .handle = &answer_unload_adapter, .effort = Effort::kUpdate, .flag = &ApiOptions::lora_updates},
       {.method = "POST", .path = "/tokenize", .handle = &answer_tokenize, .effort = Effort::kText},
       {.method = "POST", .path = "/detokenize", .handle = &answer_detokenize, .effort = Effort::kText},
       {.method = "GET", .path = "/tokenizer_info", .handle = &answer_tokenizer_info, .effort = Effort::kReport, .flag = &ApiOptions::tokenizer_info},
@@ -117,7 +119,7 @@ Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
               .watch = watch,
               .options = options,
               .encoder = PromptEncoder(engine.text().tokenizer, engine.model_facts().max_model_len),
-              .names = RequestNames(served_.options),
+              .names = RequestNames(engine, served_.options),
               .started = std::time(nullptr),
               .profile = Profile(std::move(options.profile_dir))},
       keys_(served_.options.api_keys, served_.options.key_files) {}

@@ -32,9 +32,9 @@ class Api {
   // goes on to handle(). Does not read the body.
   [[nodiscard]] std::optional<HttpReply> judge(const HttpRequest& head) const;
   // The work that an endpoint needs. kNone: no time, so it may run on the I/O thread. kText: work on texts; only these
-  // requests have their body read. kReport: reads the engine's state. kCommand: a command to the engine, which may
-  // take long.
-  enum class Effort { kNone, kText, kReport, kCommand };
+  // requests, and those of kUpdate, have their body read. kReport: reads the engine's state. kCommand: a command to the
+  // engine, which may take long. kUpdate: the same with a body.
+  enum class Effort { kNone, kText, kReport, kCommand, kUpdate };
   [[nodiscard]] static Effort effort(const HttpRequest& head);
   // The path of the route, or "other".
   [[nodiscard]] static std::string known_path(const std::string& path);

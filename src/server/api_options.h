@@ -20,6 +20,7 @@ struct ApiOptions {
   bool strict = false;          // unknown fields are an error; else they are ignored
   bool dev_endpoints = false;   // the rows of Api::routes() with .dev
   bool tokenizer_info = false;  // /tokenizer_info
+  bool lora_updates = false;    // /v1/load_lora_adapter and /v1/unload_lora_adapter
   std::string profile_dir;      // where /stop_profile writes; empty: profiles are refused
   bool traces = false;          // spans are made of requests
   std::string settings = "{}";  // the engine's, as a JSON object, for /server_info

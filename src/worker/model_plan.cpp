@@ -138,6 +138,13 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
   plan.runner.max_logprobs = config.max_logprobs == -1 ? plan.spec.vocab_size : config.max_logprobs;
   plan.runner.features.hidden_states = config.enable_hidden_states;
+  if (config.enable_lora) {
+    if (plan.pooler != nullptr) {
+      return fail(ErrorCode::kUnsupported, "--enable-lora: not supported with the pooling runner");
+    }
+    plan.decoder.deltas = true;
+    plan.runner.features.lora = {config.max_loras, config.max_lora_rank, config.max_cpu_loras};
+  }
   plan.runner.features.prompt_embeds = config.enable_prompt_embeds;
   plan.runner.features.block_copies = plan.device.kind == DeviceKind::kCpu;
   if (plan.draft != nullptr) {

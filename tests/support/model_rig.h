@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -91,6 +92,7 @@ class ModelRig {
     config.draft_knee = plan.config.draft_knee;
     config.kv = plan.kv_cache;
     config.token_pages = plan.runner.token_pages;
+    config.max_loras = plan.runner.features.lora.max_loras;
     if (first.world_size() > 1) {
       auto ranks = std::make_unique<RankThreads>(
           first.tensor.size,
@@ -129,6 +131,19 @@ class ModelRig {
   void add(Request request, const Grammar& grammar) {
     request.grammar = grammars_->add(request.id, grammar);
     add(request);
+  }
+
+  // Loads a LoRA adapter, which requests may then name by this number.
+  void load_adapter(int32_t id, const std::string& dir) {
+    const std::string number = std::to_string(id);
+    WR_CHECK(call("load_lora", number + " " + dir).empty(), "no place for adapter {}", id);
+    std::string state = "loading";
+    while (state == "loading") {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      state = call("lora_state", number);
+    }
+    WR_CHECK(state == "ready", "{}", state);
+    scheduler_->adapters().add(id);
   }
 
   // One tick, as in the engine: submits a step if there is room, else takes the oldest output. Returns false when idle.

@@ -48,6 +48,7 @@ class Countdown {
 
 Result<std::vector<ValidRequest>> BenchRun::draw_requests(int64_t output_len) {
   const auto vocab_size = static_cast<uint64_t>(engine_->model_facts().vocab_size);
+  const std::vector<LoadedAdapter> adapters = engine_->adapters();
   std::vector<ValidRequest> requests;
   for (int64_t i = 0; i < load_.num_prompts; ++i) {
     std::vector<TokenId> ids(static_cast<size_t>(load_.input_len));
@@ -57,6 +58,9 @@ Result<std::vector<ValidRequest>> BenchRun::draw_requests(int64_t output_len) {
     GenerationRequest request;
     request.prompt = std::move(ids);
     request.sampling = load_.sampling;
+    if (!adapters.empty()) {
+      request.adapter = adapters[static_cast<size_t>(i) % adapters.size()].name;
+    }
     request.sampling.temperature = load_.sampling.temperature.value_or(0.0);
     request.sampling.max_tokens = output_len;
     request.sampling.ignore_eos = true;

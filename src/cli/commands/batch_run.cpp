@@ -74,11 +74,12 @@ void BatchRun::read_ahead(std::istream& lines, const SamplingOptions& defaults) 
 
 void BatchRun::start_line(const std::string& text, const SamplingOptions& defaults) {
   Line& line = window_.emplace_back();
-  const Result<GenerationRequest> request = parse_request_line(text, defaults);
+  Result<GenerationRequest> request = parse_request_line(text, defaults);
   if (!request) {
     refuse(line, request.error());
     return;
   }
+  request->adapter = options_.adapter;
   Result<ValidRequest> valid = engine_.validate(*request);
   if (!valid) {
     refuse(line, valid.error());

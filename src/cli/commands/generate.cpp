@@ -19,6 +19,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace warprow {
 namespace {
 
@@ -35,6 +37,7 @@ Result<ExitCode> run_one(const EngineConfig& config,
     return tl::unexpected(request.error());
   }
   request->sampling = sampling;
+  request->adapter = options.adapter;
   Output out(STDOUT_FILENO);
   UpdateQueue updates;
   const std::unique_ptr<Engine> engine = load_engine(config);
@@ -87,6 +90,21 @@ void add_beam_flags(FlagSet& flags, BeamOptions& beams) {
                   beams.length_penalty);
 }
 
+// Loads the adapter with the engine and names it in all requests.
+Result<void> take_lora(const std::string& dir, EngineConfig& config, RunOptions& options) {
+  if (!config.lora_modules.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--lora and --lora-modules: give one of them");
+  }
+  if (dir.empty() || dir.find(',') != std::string::npos) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--lora: '{}' must be a directory without a comma in its name", dir));
+  }
+  config.enable_lora = true;
+  config.lora_modules = "lora=" + dir;
+  options.adapter = "lora";
+  return {};
+}
+
 }  // namespace
 
 Result<ExitCode> run_generate(const Arguments& arguments) {
@@ -108,10 +126,17 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
   BeamOptions beams;
   add_beam_flags(frame.flags(), beams);
   const StructureFlags structure(frame.flags());
+  std::optional<std::string> lora;
+  frame.flags().add_text({.name = "lora",
+                          .value = "DIRECTORY",
+                          .group = "Prompt",
+                          .help = "answer with this LoRA adapter, which PEFT saved"},
+                         lora);
   frame.add_output_flag();
   RunOptions options;
   add_stats_flag(frame.flags(), options);
-  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.has_request_seed = true, .is_offline = true});
+  const Result<std::optional<ExitCode>> begun =
+      frame.begin(arguments, {.has_request_seed = true, .is_offline = true});
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
@@ -125,8 +150,14 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
   }
   options.format = frame.as_json() ? AnswerFormat::kJson : AnswerFormat::kText;
   options.summary = isatty(STDERR_FILENO) == 1;
+  EngineConfig config = frame.config();
+  if (lora) {
+    if (Result<void> taken = take_lora(*lora, config, options); !taken) {
+      return tl::unexpected(taken.error());
+    }
+  }
   if (!prompts_file) {
-    return run_one(frame.config(), prompt, sampling, beams, options);
+    return run_one(config, prompt, sampling, beams, options);
   }
   if (beams.width > 0) {
     return fail(ErrorCode::kInvalidArgument, "--beam-width: not with --prompts-file");
@@ -135,7 +166,7 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
     return fail(ErrorCode::kInvalidArgument,
                 "--prompts-file: brings its own prompts; leave the other prompt out");
   }
-  return run_file(frame.config(), *prompts_file, sampling, options);
+  return run_file(config, *prompts_file, sampling, options);
 }
 
 }  // namespace warprow

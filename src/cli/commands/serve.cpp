@@ -5,6 +5,7 @@
 #include "cli/note.h"
 #include "config/env.h"
 #include "config/print_config.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "executor/executor.h"
 #include "server/api.h"
@@ -21,6 +22,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -78,6 +80,43 @@ Result<void> check_profile_dir(const ApiOptions& options) {
   return {};
 }
 
+// Flags that let clients command the engine.
+Result<void> check_commands(const ApiOptions& options, bool is_local) {
+  const char* const flag = options.dev_endpoints  ? "--server-dev-mode"
+                           : options.lora_updates ? "--allow-lora-updates"
+                                                  : nullptr;
+  if (flag == nullptr || is_local || !options.api_keys.empty() || !options.key_files.empty()) {
+    return {};
+  }
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} needs --api-key, or a server that this machine alone can reach (--host "
+                  "127.0.0.1 or --uds)",
+                  flag));
+}
+
+Result<void> check_adapters(const ApiOptions& options, bool records, const EngineConfig& config) {
+  if (records && config.enable_lora) {
+    return fail(
+        ErrorCode::kUnsupported,
+        "--record-steps: not supported with --enable-lora, whose adapters a replay does not have");
+  }
+  if (options.lora_updates && !config.enable_lora) {
+    return fail(ErrorCode::kInvalidArgument, "--allow-lora-updates needs --enable-lora");
+  }
+  const Result<std::vector<LoadedAdapter>> adapters = parse_lora_modules(config.lora_modules);
+  if (!adapters) {
+    return tl::unexpected(adapters.error());
+  }
+  for (const LoadedAdapter& adapter : *adapters) {
+    if (std::ranges::count(options.model_names, adapter.name) > 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--lora-modules: '{}' is the model's name", adapter.name));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ExitCode> run_serve(const Arguments& arguments) {
@@ -105,12 +144,13 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (!server) {
     return tl::unexpected(server.error());
   }
-  if (options.api.dev_endpoints && options.api.api_keys.empty() && options.api.key_files.empty() &&
-      !(*server)->is_local()) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        "--server-dev-mode needs --api-key, or a server that this machine alone can reach (--host "
-        "127.0.0.1 or --uds)");
+  if (const Result<void> good = check_commands(options.api, (*server)->is_local()); !good) {
+    return tl::unexpected(good.error());
+  }
+  if (const Result<void> good =
+          check_adapters(options.api, !options.record.path.empty(), frame.config());
+      !good) {
+    return tl::unexpected(good.error());
   }
   if (const Result<void> good = check_profile_dir(options.api); !good) {
     return tl::unexpected(good.error());

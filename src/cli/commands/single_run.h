@@ -10,6 +10,7 @@
 #include "engine/beam_search.h"
 #include "engine/engine.h"
 
+#include <string>
 #include <vector>
 
 namespace warprow {
@@ -20,6 +21,7 @@ struct RunOptions {
   AnswerFormat format = AnswerFormat::kText;
   bool stats = false;    // the counters on stderr, and in the JSON
   bool summary = false;  // the speed on stderr; stats implies it
+  std::string adapter;   // of requests; empty: the model itself
 };
 
 // --stats.

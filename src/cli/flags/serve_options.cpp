@@ -293,6 +293,10 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.on("enable-tokenizer-info-endpoint",
          "serve /tokenizer_info, which shows the chat template and special tokens",
          api.tokenizer_info);
+  add.on("allow-lora-updates",
+         "with a key or for this machine alone, serve /v1/load_lora_adapter and "
+         "/v1/unload_lora_adapter; needs --enable-lora",
+         api.lora_updates);
   add.value("otlp-traces-endpoint",
             "URL",
             "OpenTelemetry collector that gets a span of each request, by OTLP over HTTP in JSON; "

@@ -58,6 +58,7 @@ void visit(A& archive, Ref<A, ModelFacts> v) {
   archive(v.long_prompt_len, v.max_prefill_pairs, v.min_deep_chunk, v.has_hidden_states);
   archive(v.max_drafts, v.draft_lookahead, v.draft_cost, v.draft_knee, v.pooling);
   archive(v.prompt_embeds_width, v.copies_blocks, v.max_logprobs);
+  archive(v.max_loras, v.max_cpu_loras);
 }
 
 template <typename A>

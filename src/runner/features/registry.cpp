@@ -4,6 +4,7 @@
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
+#include "runner/features/lora.h"
 #include "runner/features/model_drafts.h"
 #include "runner/features/ngram_drafts.h"
 #include "runner/features/pooling.h"
@@ -30,6 +31,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.block_copies) {
     features.push_back(make_block_copies(parts));
+  }
+  if (options.lora.max_loras > 0) {
+    features.push_back(make_lora(parts, options.lora));
   }
   if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));

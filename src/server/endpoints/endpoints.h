@@ -60,6 +60,10 @@ Endpoint answer_tokenize;
 Endpoint answer_detokenize;
 Endpoint answer_tokenizer_info;
 
+// adapters.cpp
+Endpoint answer_load_adapter;
+Endpoint answer_unload_adapter;
+
 // status.cpp
 Endpoint answer_page;
 Endpoint answer_docs;

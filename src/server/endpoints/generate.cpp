@@ -78,6 +78,14 @@ AnswerShape shape_of(const Served& served,
 
 }  // namespace
 
+std::string take_adapter(const Served& served, GenerationBody& body) {
+  if (const std::optional<LoadedAdapter> adapter = served.names.adapter(body.model)) {
+    body.adapter = adapter->name;
+    return adapter->name;
+  }
+  return served.options.model_names.front();
+}
+
 std::optional<ApiError> draining_error(const Served& served) {
   if (!served.watch.draining) {
     return std::nullopt;
@@ -126,6 +134,7 @@ ApiAnswer generate(Served& served,
   if (!headers) {
     return error_reply(headers.error());
   }
+  const std::string answering = take_adapter(served, *body);
   if (served.engine.model_facts().pooling.pools()) {  // before texts are rendered and encoded
     if (const auto valid = served.engine.validate_prompts(*body, {{0}}); !valid) {
       return error_reply(api_error(valid.error()));
@@ -158,7 +167,7 @@ ApiAnswer generate(Served& served,
   served.watch.metrics.params_max_tokens.observe(first.max_tokens);
   const std::string& id = body->request_id.empty() ? request.request_id : body->request_id;
   const AnswerInfo info{.id = fmt::format("{}-{}", endpoint.id_prefix, id),
-                        .model = served.options.model_names.front(),
+                        .model = answering,
                         .created = std::time(nullptr)};
   Generation::Form form{.stream = body->stream,
                         .include_usage = body->include_usage,

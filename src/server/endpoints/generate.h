@@ -49,6 +49,9 @@ ApiAnswer generate(Served& served,
                    const Wake& wake,
                    const GeneratingEndpoint& endpoint);
 
+// Sets the body's adapter if its model is one. Returns the name of the model that answers.
+std::string take_adapter(const Served& served, GenerationBody& body);
+
 // The error while the server shuts down; nullopt: it takes requests.
 std::optional<ApiError> draining_error(const Served& served);
 // Reserves places in the journal for the choices of a request, or the error if too many live.

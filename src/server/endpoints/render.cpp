@@ -73,16 +73,16 @@ Json sampling_params(const SamplingOptions& sampling, int32_t max_tokens) {
   return out;
 }
 
-Json rendered_json(const Served& served,
-                   const GenerationBody& body,
+Json rendered_json(const GenerationBody& body,
                    const ValidRequest& request,
+                   const std::string& model,
                    std::string id) {
   Json out;
   out["request_id"] = std::move(id);
   out["token_ids"] = request.prompt_token_ids();
   out["features"] = nullptr;
   out["sampling_params"] = sampling_params(body.sampling, request.fields().max_tokens);
-  out["model"] = served.options.model_names.front();
+  out["model"] = model;
   out["stream"] = body.stream;
   out["cache_salt"] = body.cache_salt.empty() ? Json(nullptr) : Json(body.cache_salt);
   out["priority"] = body.priority;
@@ -101,6 +101,7 @@ tl::expected<std::pair<Json, HttpHeaders>, ApiError> render(Served& served,
   if (!headers) {
     return tl::unexpected(headers.error());
   }
+  const std::string model = take_adapter(served, *body);
   EncodedPrompts prompts = fitting_prompts(served, endpoint.prepare, *body);
   if (!prompts) {
     return tl::unexpected(prompts.error());
@@ -114,7 +115,7 @@ tl::expected<std::pair<Json, HttpHeaders>, ApiError> render(Served& served,
   const std::string& id = body->request_id.empty() ? request.request_id : body->request_id;
   Json list = Json::array();
   for (const ValidRequest& one : *valid) {
-    list.push_back(rendered_json(served, *body, one, fmt::format("{}-{}", endpoint.id_prefix, id)));
+    list.push_back(rendered_json(*body, one, model, fmt::format("{}-{}", endpoint.id_prefix, id)));
   }
   return std::pair(std::move(list), *std::move(headers));
 }

@@ -35,10 +35,30 @@ tl::expected<HttpHeaders, ApiError> RequestNames::check(const std::string& model
   return report_ignored(ignored).map_error([](const Error& error) { return api_error(error); });
 }
 
-std::optional<ApiError> RequestNames::model_error(const std::string& model) const {
+bool RequestNames::is_base(const std::string& model) const {
   const std::vector<std::string>& names = options_.model_names;
-  if (model.empty() || std::find(names.begin(), names.end(), model) != names.end()) {
+  return model.empty() || std::find(names.begin(), names.end(), model) != names.end();
+}
+
+std::optional<LoadedAdapter> RequestNames::adapter(const std::string& model) const {
+  if (is_base(model)) {
     return std::nullopt;
+  }
+  const std::vector<LoadedAdapter> loaded = engine_.adapters();
+  const auto found = std::ranges::find(loaded, model, &LoadedAdapter::name);
+  return found == loaded.end() ? std::nullopt : std::optional(*found);
+}
+
+std::optional<ApiError> RequestNames::model_error(const std::string& model) const {
+  if (is_base(model)) {
+    return std::nullopt;
+  }
+  std::vector<std::string> names = options_.model_names;
+  for (const LoadedAdapter& adapter : engine_.adapters()) {
+    if (adapter.name == model) {
+      return std::nullopt;
+    }
+    names.push_back(adapter.name);
   }
   return ApiError{
       404,

@@ -29,14 +29,15 @@ HttpReply probe_reply(std::string trouble) {
   return error_reply({503, "service_unavailable", std::move(trouble)});
 }
 
-Json model_card(const Served& served, const std::string& name) {
+// adapter: null for the model itself.
+Json model_card(const Served& served, const std::string& name, const LoadedAdapter* adapter) {
   Json card;
   card["id"] = name;
   card["object"] = "model";
-  card["created"] = served.started;
+  card["created"] = adapter == nullptr ? served.started : static_cast<int64_t>(adapter->loaded_at);
   card["owned_by"] = "warprow";
-  card["root"] = served.options.model_names.front();
-  card["parent"] = nullptr;
+  card["root"] = adapter == nullptr ? served.options.model_names.front() : adapter->path;
+  card["parent"] = adapter == nullptr ? Json(nullptr) : Json(served.options.model_names.front());
   card["max_model_len"] = served.engine.model_facts().max_model_len;
   card["permission"] = Json::array();
   return card;
@@ -79,7 +80,10 @@ ApiAnswer answer_openapi(Served& /*served*/, const HttpRequest& /*request*/, con
 ApiAnswer answer_models(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
   Json data = Json::array();
   for (const std::string& name : served.options.model_names) {
-    data.push_back(model_card(served, name));
+    data.push_back(model_card(served, name, nullptr));
+  }
+  for (const LoadedAdapter& adapter : served.engine.adapters()) {
+    data.push_back(model_card(served, adapter.name, &adapter));
   }
   Json out;
   out["object"] = "list";
@@ -94,7 +98,8 @@ ApiAnswer answer_model(Served& served, const HttpRequest& request, const Wake& /
   if (const auto headers = served.names.check(name, {}); !headers) {
     return error_reply(headers.error());
   }
-  return HttpReply{.body = json_text(model_card(served, name))};
+  const std::optional<LoadedAdapter> adapter = served.names.adapter(name);
+  return HttpReply{.body = json_text(model_card(served, name, adapter ? &*adapter : nullptr))};
 }
 
 ApiAnswer answer_version(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {

@@ -81,6 +81,7 @@ AnswerPool::Lane lane_of(Api::Effort effort, size_t body_bytes) {
     case Api::Effort::kReport:
       return AnswerPool::Lane::kReport;
     case Api::Effort::kCommand:
+    case Api::Effort::kUpdate:
       return AnswerPool::Lane::kCommand;
     case Api::Effort::kNone:
     case Api::Effort::kText:
@@ -206,7 +207,8 @@ asio::awaitable<bool> Connection::serve_request() {
   if (std::optional<HttpReply> reply = judge(request, reader.head())) {
     co_return co_await refuse_request(std::move(*reply), reader.has_body(), kMostUnread);
   }
-  if (Api::effort(request) == Api::Effort::kText) {
+  const Api::Effort effort = Api::effort(request);
+  if (effort == Api::Effort::kText || effort == Api::Effort::kUpdate) {
     if (!co_await reader.read_body()) {
       if (std::optional<HttpReply> reply = reader.take_refusal()) {
         co_await refuse_request(std::move(*reply), true, kAnyNumber);

@@ -4,6 +4,7 @@
 #include "text/text_model.h"
 
 #include <algorithm>
+#include <ctime>
 #include <iterator>
 #include <string_view>
 #include <vector>
@@ -147,6 +148,38 @@ void write_speculation(Page& page, const EngineStats& stats, const std::string& 
                stats.spec_decode_num_undrafted);
 }
 
+// As vLLM's: the names are labels, the value is the time.
+void write_adapters(Page& page, const Engine& engine, const EngineStats& stats) {
+  if (stats.max_loras == 0) {
+    return;
+  }
+  std::string running;
+  std::string waiting;
+  const auto add = [](std::string& names, const std::string& name) {
+    names += (names.empty() ? "" : ",") + label_value(name);
+  };
+  for (const LoadedAdapter& adapter : engine.adapters()) {
+    const auto use = std::ranges::find(stats.adapter_uses, adapter.id, &AdapterUse::adapter);
+    if (use == stats.adapter_uses.end()) {
+      continue;
+    }
+    if (use->num_running > 0) {
+      add(running, adapter.name);
+    }
+    if (use->num_live > use->num_running) {
+      add(waiting, adapter.name);
+    }
+  }
+  page.gauge(
+      "vllm:lora_requests_info",
+      "Adapters of requests that run and that wait, as labels; the value is the time.",
+      fmt::format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                  stats.max_loras,
+                  running,
+                  waiting),
+      std::time(nullptr));
+}
+
 void write_steps(Page& page,
                  std::string& out,
                  const Engine& engine,
@@ -263,6 +296,7 @@ std::string ServerMetrics::text(const Engine& engine, const std::string& model_n
   write_engine(page, engine, stats, labels);
   write_requests(out, labels);
   write_speculation(page, stats, labels);
+  write_adapters(page, engine, stats);
   write_steps(page, out, engine, stats, labels);
   write_ranks(page, engine, labels);
   write_http(out);

@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/math.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/activation/act_and_mul.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/vector_access.cuh"
+#include "kernels/linear/finish.cuh"
+#include "kernels/low_rank/low_rank.h"
+
+// Formula, shapes, numerics, preconditions: low_rank.h. Layout of tiles: low_rank_pack.h.
+// Mapping: a run of up to 8 tokens is the n dimension of an mma, a tile of 16 ranks or columns its m dimension.
+// Numerics: of a chunk's 64 inputs a warp adds four mma in order; the CTA then adds its warps in order, and low_rank_expand
+//   the chunks in order.
+namespace warprow::cuda {
+namespace {
+
+// ---- what both halves read
+
+struct Place {
+  LowRankProduct product;
+  Banks banks;
+  BankRuns runs;
+  LowRankSums sums;
+
+  [[nodiscard]] __device__ const std::byte* bank(int bank) const {
+    return banks.base + bank * banks.bank_bytes;
+  }
+  [[nodiscard]] __device__ int rank(int bank_index, int part) const {
+    return __ldg(reinterpret_cast<const int32_t*>(bank(bank_index)) + product.first_rank + part);
+  }
+  // Runs, ranks and matrices are those that the step's first kernel and earlier copies wrote. They may be read before
+  // pdl_wait: no kernel of the step starts before that kernel's end (group_by_bank_cuda.cu).
+  [[nodiscard]] __device__ BankRun run(int index, int num_runs) const {
+    if (index >= num_runs) {
+      return {};
+    }
+    const BankRun* from = runs.runs + index;
+    return {__ldcg(&from->bank), __ldcg(&from->first), __ldcg(&from->count)};
+  }
+  // The token of a run's column, or -1.
+  [[nodiscard]] __device__ int64_t token(const BankRun& run, int column) const {
+    return column < run.count ? __ldcg(runs.order + run.first + column) : -1;
+  }
+  // A token's sums of one chunk and part.
+  [[nodiscard]] __device__ int64_t sums_at(int chunk, int64_t tok, int part) const {
+    return ((chunk * sums.num_toks + tok) * product.num_parts + part) * banks.max_rank;
+  }
+};
+
+template <typename Args>
+Place place_of(const Args& args) {
+  return {args.product, args.banks, args.runs, args.sums};
+}
+
+// ---- tiles, first half
+
+constexpr int kMostWarps = 16;
+constexpr int kWarpBlocks = 2;  // of 32 inputs
+
+template <typename T>
+struct ShrinkParams {
+  Place at;
+  const T* x;
+  int64_t x_stride;
+  const float* norm_weight;  // or null
+  int32_t num_runs;
+  int32_t runs_of_cta;
+};
+
+// Eight inputs of a token from x, as the second operands of two mma. Adds their squares.
+__device__ __forceinline__ void load_inputs(const float* x,
+                                            const float* weight,
+                                            uint32_t (&b)[4],
+                                            float& squares) {
+  float v[kVec];
+  load8(x, v);
+  float w[kVec];
+  if (weight != nullptr) {
+    load8(weight, w);
+  }
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    squares = fmaf(v[i], v[i], squares);
+    v[i] = weight != nullptr ? __fmul_rn(v[i], w[i]) : v[i];
+  }
+  const uint4 packed = pack8(v);
+  b[0] = packed.x, b[1] = packed.y, b[2] = packed.z, b[3] = packed.w;
+}
+__device__ __forceinline__ void load_inputs(const Bf16* x,
+                                            const float* /*weight*/,
+                                            uint32_t (&b)[4],
+                                            float& /*squares*/) {
+  const uint4 packed = *reinterpret_cast<const uint4*>(x);
+  b[0] = packed.x, b[1] = packed.y, b[2] = packed.z, b[3] = packed.w;
+}
+
+// The sum of one value of each warp, in their order.
+__device__ __forceinline__ float sum_of_warps(const float* values, int warps, int stride) {
+  float total = values[0];
+#pragma unroll 4
+  for (int w = 1; w < warps; ++w) {
+    total = __fadd_rn(total, values[w * stride]);
+  }
+  return total;
+}
+
+// A warp's part of a tile of A: [block][step].
+using ATiles = uint4[kWarpBlocks][2];
+
+__device__ __forceinline__ void load_tile(
+    const uint4* tiles, int tile, int blocks, int first_block, ATiles& a) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int block = 0; block < kWarpBlocks; ++block) {
+    if (first_block + block < blocks) {
+      const int64_t step = (int64_t{tile} * blocks + first_block + block) * 2;
+      a[block][0] = __ldg(tiles + step * 32 + lane);
+      a[block][1] = __ldg(tiles + (step + 1) * 32 + lane);
+    }
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> p) {
+  __shared__ float partial[kMostWarps][kRunToks][kRankTile];
+  __shared__ float partial_squares[kMostWarps][kRunToks];
+  const Place& at = p.at;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int group = lane / 4;
+  const int chunk = static_cast<int>(blockIdx.y);
+  const int part = static_cast<int>(blockIdx.z);
+  const int k = at.product.k;
+  const int blocks = (k + 31) / 32;
+  const int first_block = (chunk * warps + warp) * kWarpBlocks;
+  const int first_run = static_cast<int>(blockIdx.x) * p.runs_of_cta;
+  const bool has_squares = p.norm_weight != nullptr && part == 0;
+  pdl_release();
+  for (int i = 0; i < p.runs_of_cta; ++i) {
+    const BankRun run = at.run(first_run + i, p.num_runs);
+    ATiles a = {};
+    int rank = 0;
+    int64_t tok = -1;
+    const auto* tiles =
+        reinterpret_cast<const uint4*>(at.bank(max(run.bank, 0)) + at.product.parts[part].a);
+    if (run.bank >= 0) {
+      rank = at.rank(run.bank, part);
+      tok = at.token(run, group);
+      if (rank > 0) {
+        load_tile(tiles, 0, blocks, first_block, a);
+      }
+    }
+    if (i == 0) {
+      pdl_wait();
+    }
+    if (run.count == 0) {
+      return;
+    }
+    if (run.bank < 0) {
+      continue;
+    }
+    uint32_t x[kWarpBlocks][4] = {};
+    float squares = 0.0F;
+#pragma unroll
+    for (int block = 0; block < kWarpBlocks; ++block) {
+      const int input = (first_block + block) * 32 + lane % 4 * 8;
+      if (tok >= 0 && input < k) {
+        load_inputs(p.x + tok * p.x_stride + input,
+                    p.norm_weight == nullptr ? nullptr : p.norm_weight + input,
+                    x[block],
+                    squares);
+      }
+    }
+    squares += __shfl_xor_sync(~0U, squares, 1);
+    squares += __shfl_xor_sync(~0U, squares, 2);
+    if (has_squares && lane % 4 == 0) {
+      partial_squares[warp][group] = squares;
+    }
+    // Other parts may have ranks where this one, with the squares, has none.
+    const int num_tiles = max(rank / kRankTile, has_squares ? 1 : 0);
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      if (tile > 0) {
+        load_tile(tiles, tile, blocks, first_block, a);
+      }
+      float sum[4] = {};
+#pragma unroll
+      for (int block = 0; block < kWarpBlocks; ++block) {
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          const uint4& v = a[block][step];
+          mma_bf16(sum, {v.x, v.y, v.z, v.w}, x[block][2 * step], x[block][2 * step + 1]);
+        }
+      }
+      const int column = lane % 4 * 2;
+      partial[warp][column][group] = sum[0];
+      partial[warp][column + 1][group] = sum[1];
+      partial[warp][column][group + 8] = sum[2];
+      partial[warp][column + 1][group + 8] = sum[3];
+      __syncthreads();
+      for (int j = static_cast<int>(threadIdx.x); j < kRunToks * kRankTile;
+           j += static_cast<int>(blockDim.x)) {
+        const int n = j / kRankTile;
+        const int r = j % kRankTile;
+        if (n < run.count) {
+          const int64_t to = at.token(run, n);
+          if (tile * kRankTile < rank) {
+            at.sums.sums[at.sums_at(chunk, to, part) + tile * kRankTile + r] =
+                sum_of_warps(&partial[0][n][r], warps, kRunToks * kRankTile);
+          }
+          if (has_squares && tile == 0 && r == 0) {
+            at.sums.squares[chunk * at.sums.num_toks + to] =
+                sum_of_warps(&partial_squares[0][n], warps, kRunToks);
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// ---- tiles, second half
+
+constexpr int kExpandWarps = 4;
+constexpr int kColumnBlock = 64;
+constexpr int kSteps = 4;  // of 16 columns
+
+template <typename Y>
+struct ExpandParams {
+  Place at;
+  Y* y;
+  int64_t y_stride;
+  Bf16* activated;  // or null
+  int64_t activated_stride;
+  int64_t first_tok;
+  int64_t end_tok;
+  int32_t num_chunks;
+  int32_t num_runs;
+  bool normed;
+  float norm_eps;
+};
+
+// kChunks chunks are read at once.
+template <int kChunks, typename Y>
+__device__ __forceinline__ float scale_of(const ExpandParams<Y>& p, int64_t tok) {
+  if (!p.normed) {
+    return 1.0F;
+  }
+  float squares = 0.0F;
+  for (int first = 0; first < p.num_chunks; first += kChunks) {
+    float v[kChunks];
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      v[i] = first + i < p.num_chunks ? p.at.sums.squares[(first + i) * p.at.sums.num_toks + tok]
+                                      : 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      squares = __fadd_rn(squares, v[i]);
+    }
+  }
+  return rsqrtf(__fadd_rn(__fdiv_rn(squares, static_cast<float>(p.at.product.k)), p.norm_eps));
+}
+
+// Where a part's tiles of one block of columns lie.
+template <typename Y>
+__device__ __forceinline__ const uint4* tiles_of(const ExpandParams<Y>& p,
+                                                 const BankRun& run,
+                                                 int part,
+                                                 int block) {
+  return reinterpret_cast<const uint4*>(p.at.bank(run.bank) + p.at.product.parts[part].b) +
+         block * kSteps * 32 + static_cast<int>(threadIdx.x) % 32;
+}
+
+using BTiles = uint4[kSteps];
+
+__device__ __forceinline__ void load_tile(const uint4* from, BTiles& b) {
+#pragma unroll
+  for (int j = 0; j < kSteps; ++j) {
+    b[j] = __ldg(from + j * 32);
+  }
+}
+
+// sums[j] += the products of 16 columns each, for this lane's two tokens. b: the first tile of ranks.
+template <int kChunks, typename Y>
+__device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
+                                         const uint4* tiles,
+                                         int part,
+                                         int rank,
+                                         int64_t tok,
+                                         float scale,
+                                         BTiles& b,
+                                         float (&sums)[kSteps][4]) {
+  const Place& at = p.at;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int blocks = (at.product.parts[part].n + kColumnBlock - 1) / kColumnBlock;
+  const int64_t stride = at.sums_at(1, 0, 0);
+  const float* from = at.sums.sums + at.sums_at(0, max(tok, int64_t{0}), part) + lane % 4 * 2;
+  for (int tile = 0; tile < rank / kRankTile; ++tile, from += kRankTile) {
+    if (tile > 0) {
+      load_tile(tiles + int64_t{tile} * blocks * kSteps * 32, b);
+    }
+    float s[4] = {};
+    for (int first = 0; first < p.num_chunks; first += kChunks) {
+      float2 low[kChunks];
+      float2 high[kChunks];
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        const bool there = tok >= 0 && first + i < p.num_chunks;
+        const float* of = from + (first + i) * stride;
+        low[i] = there ? *reinterpret_cast<const float2*>(of) : float2{};
+        high[i] = there ? *reinterpret_cast<const float2*>(of + 8) : float2{};
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        s[0] = __fadd_rn(s[0], low[i].x);
+        s[1] = __fadd_rn(s[1], low[i].y);
+        s[2] = __fadd_rn(s[2], high[i].x);
+        s[3] = __fadd_rn(s[3], high[i].y);
+      }
+    }
+    const uint32_t low = pack_bf16(__fmul_rn(s[0], scale), __fmul_rn(s[1], scale));
+    const uint32_t high = pack_bf16(__fmul_rn(s[2], scale), __fmul_rn(s[3], scale));
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      mma_bf16(sums[j], {b[j].x, b[j].y, b[j].z, b[j].w}, low, high);
+    }
+  }
+}
+
+// The eight adjacent columns that this lane has of its first or second token.
+__device__ __forceinline__ void columns_of(const float (&sums)[kSteps][4],
+                                           int second,
+                                           float (&v)[kVec]) {
+#pragma unroll
+  for (int j = 0; j < kSteps; ++j) {
+    v[2 * j] = second != 0 ? sums[j][1] : sums[j][0];
+    v[2 * j + 1] = second != 0 ? sums[j][3] : sums[j][2];
+  }
+}
+
+template <typename Y, bool kGated>
+__global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y> p) {
+  const Place& at = p.at;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int block = static_cast<int>(blockIdx.x);
+  int part = 0;
+  if constexpr (!kGated) {
+    while (block >= (at.product.parts[part].n + kColumnBlock - 1) / kColumnBlock) {
+      block -= (at.product.parts[part].n + kColumnBlock - 1) / kColumnBlock;
+      ++part;
+    }
+  }
+  constexpr int kParts = kGated ? 2 : 1;
+  constexpr int kChunks = kGated ? 4 : 8;  // for registers
+  const int run_index =
+      static_cast<int>(blockIdx.y) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
+  const BankRun run = at.run(run_index, p.num_runs);
+  pdl_release();
+  int64_t tok = -1;
+  int ranks[kParts] = {};
+  const uint4* tiles[kParts] = {};
+  BTiles b[kParts] = {};
+  if (run.bank >= 0) {
+    tok = at.token(run, lane / 4);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      ranks[i] = at.rank(run.bank, part + i);
+      tiles[i] = tiles_of(p, run, part + i, block);
+      if (ranks[i] > 0) {
+        load_tile(tiles[i], b[i]);
+      }
+    }
+  }
+  // This lane's columns of two tokens.
+  const int column = block * kColumnBlock + lane / 4 * kVec;
+  int64_t toks[2];
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    toks[second] = at.token(run, lane % 4 * 2 + second);
+    if (toks[second] < p.first_tok || toks[second] >= p.end_tok ||
+        column >= at.product.parts[part].n) {
+      toks[second] = -1;
+    }
+  }
+  pdl_wait();
+  if (run.count == 0 || (!kGated && run.bank < 0)) {
+    return;
+  }
+  float old[2][kParts][kVec];
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    if (toks[second] >= 0) {
+      const Y* y = p.y + (toks[second] - p.first_tok) * p.y_stride + column;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        load8(y + at.product.parts[part + i].y_col, old[second][i]);
+      }
+    }
+  }
+  float sums[kParts][kSteps][4] = {};
+  if (run.bank >= 0) {
+    const float scale = tok >= 0 ? scale_of<kChunks>(p, tok) : 0.0F;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      add_part<kChunks>(p, tiles[i], part + i, ranks[i], tok, scale, b[i], sums[i]);
+    }
+  }
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    if (toks[second] < 0) {
+      continue;
+    }
+    const int64_t row = toks[second] - p.first_tok;
+    float v[kParts][kVec];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      columns_of(sums[i], second, v[i]);
+      // Without a bank as the GEMMs' own epilogue, bit for bit.
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        v[i][j] = run.bank < 0 ? old[second][i][j] : __fadd_rn(old[second][i][j], v[i][j]);
+      }
+    }
+    if constexpr (kGated) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        v[0][j] = __fadd_rn(gated(v[0][j], v[1][j]), 0.0F);
+      }
+      store8(p.activated + row * p.activated_stride + column, v[0]);
+    } else {
+      store8(p.y + row * p.y_stride + at.product.parts[part].y_col + column, v[0]);
+    }
+  }
+}
+
+template <typename Y, bool kGated>
+void launch_expand(Stream& stream, const LowRankExpandArgs& args) {
+  ExpandParams<Y> p;
+  p.at = place_of(args);
+  p.y = static_cast<Y*>(args.y.data);
+  p.y_stride = args.y.stride;
+  p.activated = static_cast<Bf16*>(args.activated.data);
+  p.activated_stride = args.activated.stride;
+  p.first_tok = args.first_tok;
+  p.end_tok = args.first_tok + args.y.shape[0];
+  p.num_chunks = low_rank_cut(args.banks.dtype, args.product.k).num_chunks;
+  p.num_runs = max_bank_runs(args.sums.num_toks, args.banks.num_banks);
+  p.normed = args.normed;
+  p.norm_eps = args.norm_eps;
+  int32_t blocks = 0;
+  for (int32_t part = 0; part < (kGated ? 1 : args.product.num_parts); ++part) {
+    blocks += ceil_div(args.product.parts[part].n, kColumnBlock);
+  }
+  launch(stream,
+         "low_rank_expand",
+         {dim3(static_cast<unsigned>(blocks),
+               static_cast<unsigned>(ceil_div(p.num_runs, kExpandWarps))),
+          kExpandWarps * 32},
+         expand_tiles<Y, kGated>,
+         p);
+}
+
+template <typename T>
+void launch_shrink(Stream& stream, const LowRankShrinkArgs& args) {
+  const LowRankCut cut = low_rank_cut(args.banks.dtype, args.product.k);
+  ShrinkParams<T> p;
+  p.at = place_of(args);
+  p.x = static_cast<const T*>(args.x.data);
+  p.x_stride = args.x.stride;
+  p.norm_weight = args.norm_weight.data;
+  p.num_runs = max_bank_runs(args.sums.num_toks, args.banks.num_banks);
+  p.runs_of_cta = p.num_runs > 64 ? 4 : 1;
+  launch(stream,
+         "low_rank_shrink",
+         {dim3(static_cast<unsigned>(ceil_div(p.num_runs, p.runs_of_cta)),
+               static_cast<unsigned>(cut.num_chunks),
+               static_cast<unsigned>(args.product.num_parts)),
+          static_cast<unsigned>(cut.warps * 32)},
+         shrink_tiles<T>,
+         p);
+}
+
+// ---- float32
+
+constexpr int kPlainThreads = 128;
+
+// A warp takes a rank; the CTA a token and a part.
+__global__ void __launch_bounds__(kPlainThreads) shrink_plain(Place at,
+                                                              View<const float, 2> x,
+                                                              const float* weight) {
+  pdl_wait();
+  pdl_release();
+  const int64_t tok = blockIdx.x;
+  const int part = static_cast<int>(blockIdx.y);
+  const int bank = at.runs.token_banks[tok];
+  if (bank < 0) {
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rank = at.rank(bank, part);
+  const auto* a = reinterpret_cast<const float*>(at.bank(bank) + at.product.parts[part].a);
+  const float* row = x.row(tok);
+  const int k = at.product.k;
+  // Behind the ranks one more sum: that of the squares.
+  for (int r = static_cast<int>(threadIdx.x) / 32; r <= rank; r += kPlainThreads / 32) {
+    float sum = 0.0F;
+    for (int i = lane; i < k; i += 32) {
+      const float v = weight == nullptr ? row[i] : row[i] * weight[i];
+      sum = r < rank ? fmaf(a[int64_t{r} * k + i], v, sum) : fmaf(row[i], row[i], sum);
+    }
+    sum = sum_of_lanes(sum);
+    if (lane == 0 && r < rank) {
+      at.sums.sums[at.sums_at(0, tok, part) + r] = sum;
+    } else if (lane == 0 && part == 0) {
+      at.sums.squares[tok] = sum;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kPlainThreads) expand_plain(ExpandParams<float> p, int32_t part) {
+  pdl_wait();
+  pdl_release();
+  const Place& at = p.at;
+  const int64_t tok = p.first_tok + blockIdx.y;
+  const int column = static_cast<int>(blockIdx.x * kPlainThreads + threadIdx.x);
+  const int bank = at.runs.token_banks[tok];
+  const int n = at.product.parts[part].n;
+  if (bank < 0 || column >= n) {
+    return;
+  }
+  const int rank = at.rank(bank, part);
+  const auto* b = reinterpret_cast<const float*>(at.bank(bank) + at.product.parts[part].b);
+  const float* s = at.sums.sums + at.sums_at(0, tok, part);
+  const float scale = scale_of<1>(p, tok);
+  float sum = 0.0F;
+  for (int r = 0; r < rank; ++r) {
+    sum = fmaf(s[r] * scale, b[int64_t{r} * n + column], sum);
+  }
+  p.y[blockIdx.y * p.y_stride + at.product.parts[part].y_col + column] += sum;
+}
+
+void expand_float32(Stream& stream, const LowRankExpandArgs& args) {
+  ExpandParams<float> p = {};
+  p.at = place_of(args);
+  p.y = args.y.f32().data;
+  p.y_stride = args.y.stride;
+  p.first_tok = args.first_tok;
+  p.num_chunks = 1;
+  p.normed = args.normed;
+  p.norm_eps = args.norm_eps;
+  for (int32_t part = 0; part < args.product.num_parts; ++part) {
+    const auto blocks = static_cast<unsigned>(ceil_div(args.product.parts[part].n, kPlainThreads));
+    launch(stream,
+           "low_rank_expand",
+           {dim3(blocks, static_cast<unsigned>(args.y.shape[0])), kPlainThreads},
+           expand_plain,
+           p,
+           part);
+  }
+  if (!args.activated.empty()) {
+    cuda::silu_and_mul(stream, {args.y, args.activated});
+  }
+}
+
+}  // namespace
+
+void low_rank_shrink(Stream& stream, const LowRankShrinkArgs& args) {
+  WR_CHECK_EQ(args.x.shape[1], args.product.k);
+  if (args.x.shape[0] == 0) {
+    return;
+  }
+  if (args.banks.dtype == DType::kF32) {
+    launch(stream,
+           "low_rank_shrink",
+           {dim3(static_cast<unsigned>(args.x.shape[0]),
+                 static_cast<unsigned>(args.product.num_parts)),
+            kPlainThreads},
+           shrink_plain,
+           place_of(args),
+           args.x.f32(),
+           args.norm_weight.data);
+    return;
+  }
+  WR_CHECK_EQ(args.product.k % kVec, 0);
+  WR_CHECK(rows_fit_vec(args.x.data, args.x.stride, dtype_bytes(args.x.dtype)));
+  if (args.x.dtype == DType::kF32) {
+    launch_shrink<float>(stream, args);
+  } else {
+    WR_CHECK(args.norm_weight.empty(), "rows before a norm are float32");
+    launch_shrink<Bf16>(stream, args);
+  }
+}
+
+void low_rank_expand(Stream& stream, const LowRankExpandArgs& args) {
+  if (args.y.shape[0] == 0) {
+    return;
+  }
+  if (args.banks.dtype == DType::kF32) {
+    expand_float32(stream, args);
+    return;
+  }
+  WR_CHECK(rows_fit_vec(args.y.data, args.y.stride, dtype_bytes(args.y.dtype)));
+  if (!args.activated.empty()) {
+    WR_CHECK_EQ(args.product.num_parts, 2);
+    WR_CHECK(args.y.dtype == DType::kF32 && args.activated.dtype == DType::kBF16);
+    launch_expand<float, true>(stream, args);
+  } else if (args.y.dtype == DType::kF32) {
+    launch_expand<float, false>(stream, args);
+  } else {
+    launch_expand<Bf16, false>(stream, args);
+  }
+}
+
+}  // namespace warprow::cuda

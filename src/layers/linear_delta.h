@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/stream.h"
+#include "device/view.h"
+#include "kernels/act_view.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+// A range of a linear layer's outputs that is a module of the checkpoint, or rows of one.
+struct LinearSitePart {
+  std::string module;       // as Hugging Face names it: layers.3.self_attn.q_proj
+  int64_t module_rows = 0;  // outputs of the module
+  int64_t first_row = 0;    // of them, the first one here
+  int64_t rows = 0;
+  int64_t y_col = 0;  // of the product
+};
+
+// A linear layer to whose product something may be added. Its number is its index in Model::linear_sites.
+struct LinearSite {
+  int64_t k = 0;
+  std::vector<LinearSitePart> parts;
+};
+
+// What some tokens of a step add to products of linear layers. A layer calls it on its way, so that an addition is a part
+// of the forward and its graphs. Without one, or while it is not active, a layer runs as if there were none.
+//
+// Thread: the runner's.
+class LinearDelta {
+ public:
+  virtual ~LinearDelta() = default;
+
+  // Whether this step adds anything. A recorded forward replays only in steps with the same answer.
+  [[nodiscard]] virtual bool active() const = 0;
+  // Takes the layer's input, of all tokens of the step: x, or x to be normalised. Called before x may be overwritten.
+  virtual void read(Stream& stream,
+                    int32_t site,
+                    const ConstActView& x,
+                    const View<const float, 1>& norm_weight,
+                    float norm_eps) = 0;
+  // y += what the tokens add. For tokens that add nothing y stays as it is.
+  virtual void add(Stream& stream, int32_t site, const ActView& y) = 0;
+  // activated = silu(gate) * up of the product and what is added to it, for tokens first_tok on. The product is overwritten.
+  virtual void add_gated(Stream& stream,
+                         int32_t site,
+                         int64_t first_tok,
+                         const ActView& product,
+                         const ActView& activated) = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/features/lora.h"
+
+#include "base/check.h"
+#include "kernels/low_rank/low_rank.h"
+#include "models/bank_layout.h"
+#include "models/model.h"
+#include "runner/features/adapter_store.h"
+#include "runner/operations.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kNone = -1;
+
+BankLayout layout_of(const RunnerParts& parts, const LoraOptions& options) {
+  const std::span<const LinearSite> sites = parts.model->linear_sites();
+  if (sites.empty()) {
+    throw StartupError(ErrorCode::kUnsupported,
+                       "--enable-lora: the model has no linear layers that take adapters");
+  }
+  return value_or_throw(
+      make_bank_layout(sites, parts.model->facts().act_dtype, options.max_lora_rank));
+}
+
+// Owns: the banks, which rows use them, and what the step's kernels share.
+class Lora final : public RunnerFeature, public LinearDelta {
+ public:
+  Lora(const RunnerParts& parts, const LoraOptions& options)
+      : model_(*parts.model),
+        layout_(layout_of(parts, options)),
+        store_(*parts.device,
+               parts.model->linear_sites(),
+               layout_,
+               options.max_lora_rank,
+               options.max_cpu_loras),
+        banks_(static_cast<size_t>(options.max_loras)),
+        row_banks_(static_cast<size_t>(parts.limits.max_num_seqs), kNone) {
+    Arena& state = *parts.arenas.state;
+    memory_ = state.alloc_bytes(static_cast<size_t>(layout_.bytes * options.max_loras));
+    const int32_t max_num_seqs = parts.limits.max_num_seqs;
+    device_row_banks_ = state.alloc<int32_t>(max_num_seqs);
+    table_ = parts.staged_tables->add(device_row_banks_, 1, max_num_seqs, max_num_seqs);
+    const int64_t toks = parts.limits.max_num_toks;
+    Arena& workspace = *parts.arenas.workspace;
+    runs_.token_banks = workspace.alloc<int32_t>(toks);
+    runs_.order = workspace.alloc<int32_t>(toks);
+    runs_.runs = workspace.alloc<BankRun>(max_bank_runs(toks, options.max_loras));
+    sums_.sums =
+        workspace.alloc<float>(toks * layout_.most_chunks * layout_.most_parts * layout_.max_rank);
+    sums_.squares = workspace.alloc<float>(toks * layout_.most_chunks);
+    model_.set_delta(this);
+    add_operations(*parts.operations);
+  }
+  ~Lora() override { model_.set_delta(nullptr); }
+
+  void on_row_added(const NewRow& row,
+                    const SchedulerOutput& /*step*/,
+                    StagedWrites& staged) override {
+    const int32_t bank = row.adapter < 0 ? kNone : take_bank(row.adapter);
+    row_banks_[static_cast<size_t>(index_of(row.row))] = bank;
+    staged.stage(table_, row.row, 0, 1)[0] = bank;
+  }
+
+  void on_row_removed(RowId row) override {
+    int32_t& bank = row_banks_[static_cast<size_t>(index_of(row))];
+    if (bank != kNone) {
+      --banks_[static_cast<size_t>(bank)].num_rows;
+    }
+    bank = kNone;
+  }
+
+  void vote(StepVote& vote) override {
+    active_ = std::ranges::any_of(vote.rows, [this](const ScheduledRow& row) {
+      return row_banks_[static_cast<size_t>(index_of(row.row))] != kNone;
+    });
+  }
+
+  [[nodiscard]] uint64_t graph_key(StepPart part) const override {
+    return part == StepPart::kForward && active_ ? 1 : 0;
+  }
+
+  // Copies the adapters of new rows. Earlier steps in the stream may still use what their banks had.
+  void before_forward(Stream& stream, const InputBatch& /*batch*/) override {
+    ++num_begun_;
+    for (size_t i = 0; i < banks_.size(); ++i) {
+      if (banks_[i].is_new) {
+        banks_[i].is_new = false;
+        stream.copy_to_device(memory_ + static_cast<int64_t>(i) * layout_.bytes,
+                              store_.data_for(banks_[i].adapter, num_begun_),
+                              static_cast<size_t>(layout_.bytes));
+      }
+    }
+  }
+
+  void before_layers(Stream& stream, const InputBatch& batch) override {
+    if (!active_) {
+      return;
+    }
+    sums_.num_toks = batch.num_toks_padded;
+    GroupByBankArgs args;
+    args.idx_mapping = batch.device.idx_mapping;
+    args.query_start_loc = batch.device.query_start_loc;
+    args.row_banks = device_row_banks_;
+    args.num_rows = std::max(batch.num_rows, batch.num_rows_padded);
+    args.num_toks = batch.num_toks_padded;
+    args.num_banks = static_cast<int32_t>(banks_.size());
+    args.runs = runs_;
+    group_by_bank(stream, args);
+  }
+
+  void on_output(ModelRunnerOutput& /*output*/) override { ++num_taken_; }
+
+  [[nodiscard]] bool active() const override { return active_; }
+
+  void read(Stream& stream,
+            int32_t site,
+            const ConstActView& x,
+            const View<const float, 1>& norm_weight,
+            float norm_eps) override {
+    WR_DCHECK(x.shape[0] == sums_.num_toks);
+    normed_ = !norm_weight.empty();
+    norm_eps_ = norm_eps;
+    low_rank_shrink(stream, {x, norm_weight, product(site), banks(), runs_, sums_});
+  }
+
+  void add(Stream& stream, int32_t site, const ActView& y) override {
+    low_rank_expand(stream, {product(site), banks(), runs_, sums_, normed_, norm_eps_, y, {}, 0});
+  }
+
+  void add_gated(Stream& stream,
+                 int32_t site,
+                 int64_t first_tok,
+                 const ActView& y,
+                 const ActView& activated) override {
+    low_rank_expand(
+        stream,
+        {product(site), banks(), runs_, sums_, normed_, norm_eps_, y, activated, first_tok});
+  }
+
+ private:
+  struct Bank {
+    int32_t adapter = kNone;
+    int32_t num_rows = 0;   // live ones that use it
+    uint64_t last_use = 0;  // when a row took it
+    bool is_new = false;    // the adapter is not copied yet
+  };
+
+  [[nodiscard]] const LowRankProduct& product(int32_t site) const {
+    return layout_.products[static_cast<size_t>(site)];
+  }
+  [[nodiscard]] Banks banks() const {
+    return {memory_,
+            layout_.bytes,
+            static_cast<int32_t>(banks_.size()),
+            layout_.max_rank,
+            layout_.dtype};
+  }
+
+  // The adapter's bank, or else the free one that was used longest ago.
+  int32_t take_bank(int32_t adapter) {
+    auto found = std::ranges::find(banks_, adapter, &Bank::adapter);
+    if (found == banks_.end()) {
+      for (auto bank = banks_.begin(); bank != banks_.end(); ++bank) {
+        if (bank->num_rows == 0 &&
+            (found == banks_.end() || std::pair(bank->adapter != kNone, bank->last_use) <
+                                          std::pair(found->adapter != kNone, found->last_use))) {
+          found = bank;
+        }
+      }
+      WR_CHECK(found != banks_.end(), "rows have more than {} adapters", banks_.size());
+      found->adapter = adapter;
+      found->is_new = true;
+    }
+    ++found->num_rows;
+    found->last_use = ++num_uses_;
+    return static_cast<int32_t>(found - banks_.begin());
+  }
+
+  void add_operations(Operations& operations) {
+    operations.add("load_lora", [this](const std::string& argument) {
+      const size_t space = argument.find(' ');
+      const bool begun = store_.load(std::stoi(argument), argument.substr(space + 1), num_taken_);
+      return std::string(begun ? "" : "busy");
+    });
+    operations.add("lora_state",
+                   [this](const std::string& id) { return store_.state(std::stoi(id)); });
+    operations.add("unload_lora", [this](const std::string& argument) {
+      const int32_t id = std::stoi(argument);
+      store_.remove(id);
+      if (const auto bank = std::ranges::find(banks_, id, &Bank::adapter); bank != banks_.end()) {
+        bank->adapter = kNone;
+      }
+      return std::string();
+    });
+  }
+
+  Model& model_;
+  BankLayout layout_;
+  AdapterStore store_;
+  std::vector<Bank> banks_;              // [max_loras]
+  std::vector<int32_t> row_banks_;       // [max_num_seqs]
+  std::byte* memory_ = nullptr;          // dev [max_loras, layout_.bytes]
+  int32_t* device_row_banks_ = nullptr;  // dev i32 [max_num_seqs]
+  int32_t table_ = -1;                   // of staged writes
+  BankRuns runs_;                        // of the step
+  LowRankSums sums_;                     // of the product under way
+  bool active_ = false;                  // in this step
+  bool normed_ = false;                  // the product's input is normalised
+  float norm_eps_ = 0.0F;
+  uint64_t num_uses_ = 0;
+  uint64_t num_begun_ = 0;  // steps
+  uint64_t num_taken_ = 0;  // whose output was taken
+};
+
+}  // namespace
+
+std::unique_ptr<RunnerFeature> make_lora(const RunnerParts& parts, const LoraOptions& options) {
+  return std::make_unique<Lora>(parts, options);
+}
+
+}  // namespace warprow

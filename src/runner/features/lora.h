@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runner/features/feature.h"
+
+#include <memory>
+
+namespace warprow {
+
+// LoRA adapters: rows whose NewRow::adapter is not negative add the products of their adapter to those of the model's linear
+// layers (layers/linear_delta.h). The device has a bank for each of max_loras adapters; a row whose adapter has no bank takes
+// the one that was used longest ago, which is copied before the row's first step. At most max_loras adapters have live rows
+// (SchedulerConfig::max_loras). A step in which no row has an adapter enqueues nothing.
+//
+// Operations, whose id is any number that no loaded adapter has:
+//  load_lora "ID DIR": begins to read; "" or "busy" if all places in host memory are taken.
+//  lora_state "ID": see AdapterStore::state.
+//  unload_lora "ID": no live row has the adapter.
+//
+// Throws StartupError for a model whose sizes the kernels do not take, or without layers that take adapters.
+std::unique_ptr<RunnerFeature> make_lora(const RunnerParts& parts, const LoraOptions& options);
+
+}  // namespace warprow
