@@ -3,6 +3,7 @@
 // also the list of operations. Such a build cannot create a CUDA device, so none of the stubs is ever called.
 #include "base/check.h"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/activation/gelu.h"
 #include "kernels/activation/sigmoid_gate.h"
 #include "kernels/activation/sigmoid_mul.h"
 #include "kernels/add/add_rows.h"
@@ -12,12 +13,14 @@
 #include "kernels/cast/cast_rows.h"
 #include "kernels/delta/gated_delta.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/embedding/place_embedding.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/route_experts.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
 #include "kernels/logits/cap_logits.h"
+#include "kernels/norm/layer_norm.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
 #include "kernels/random/fill_random.h"
@@ -47,10 +50,13 @@ WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
 WR_NO_CUDA(gated_delta, GatedDeltaArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
+WR_NO_CUDA(gelu, GeluArgs)
 WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
+WR_NO_CUDA(layer_norm, LayerNormArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
+WR_NO_CUDA(place_embedding, PlaceEmbeddingArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)
 WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
 WR_NO_CUDA(rope_table, RopeTableArgs)

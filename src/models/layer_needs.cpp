@@ -22,13 +22,14 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
       continue;
     }
     const AttentionSpec& layer = spec.layers[l].attention;
-    need.kind = layer.window > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
+    const bool has_window = layer.window > 0 && layer.causal;
+    need.kind = has_window ? KvKind::kSlidingWindow : KvKind::kFull;
     need.num_heads = layer.num_heads;
     need.num_kv_heads = layer.num_kv_heads;
     need.head_dim_k = layer.head_dim;
     need.head_dim_v = layer.head_dim_v;
     need.dtype = options.dtype;
-    need.window = layer.window;
+    need.window = has_window ? layer.window : 0;
     need.block_size = options.block_size;
     need.kernel_block_size = options.kernel_block_size;
     if (!backends.empty()) {
@@ -44,7 +45,7 @@ Result<KvPlan> plan_kv(const DecoderSpec& spec,
   const std::vector<KvNeed> all = kv_needs(spec, options, backends);
   std::vector<KvNeed> needs;  // of the layers with keys and values
   for (size_t l = 0; l < all.size(); ++l) {
-    if (spec.layers[l].attention.has_own_kv()) {
+    if (spec.layers[l].attention.has_own_kv() && (l == 0 || !spec.encoder)) {
       needs.push_back(all[l]);
     }
   }
@@ -55,6 +56,10 @@ Result<KvPlan> plan_kv(const DecoderSpec& spec,
   std::vector<LayerKvPlace> places;
   auto own = plan->layers.begin();
   for (const LayerSpec& layer : spec.layers) {
+    if (spec.encoder) {
+      places.push_back(plan->layers.front());
+      continue;
+    }
     const int32_t source = layer.attention.kv_source;
     places.push_back(source == kOwnKv ? *own++ : places[static_cast<size_t>(source)]);
   }
@@ -79,6 +84,7 @@ std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers
     need.num_heads = layers[l].num_heads;
     need.sinks = layers[l].sinks;
     need.soft_cap = layers[l].soft_cap != 0.0F;
+    need.causal = layers[l].causal;
     needs.push_back(need);
   }
   return needs;

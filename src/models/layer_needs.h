@@ -28,7 +28,8 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
                              std::span<const std::string> backends = {});
 
-// The plan of a rank with this one model. A layer that reads another's keys and values has that one's place.
+// The plan of a rank with this one model. A layer that reads another's keys and values has that one's place. All layers
+// of an encoder have one place: a prompt is one step, so a layer's keys and values are not needed behind it.
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
                        const KvOptions& options,
                        std::span<const std::string> backends = {});
