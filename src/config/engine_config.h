@@ -28,7 +28,7 @@ struct EngineConfig {
   int32_t max_model_len = 0;               // 0: the model's own, reduced to what the KV cache holds
   int32_t max_num_seqs = 0;                // 0: 64 on a CPU, 1024 on a GPU
   int32_t max_num_batched_tokens = 0;      // 0: 512 on a CPU, 8192 on a GPU
-  int32_t prefill_toks_per_decode = 0;     // 0: 2 on a CPU, no limit on a GPU
+  int32_t prefill_toks_per_decode = 0;     // 0: 2 on a CPU, no limit on a GPU or offline
   std::string scheduling_policy = "fcfs";  // fcfs | priority
   // Tokens that a long prefill gets in a step beside others; 0: all that are left.
   int32_t long_prefill_token_threshold = kAutoPrefillThreshold;

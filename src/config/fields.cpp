@@ -187,7 +187,7 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::prefill_toks_per_decode,
      .group = "Scheduler",
      .help = "maximum number of prompt tokens per step for each decoding request, to keep "
-             "inter-token latency low; auto: 2 on a CPU, no limit on a GPU",
+             "inter-token latency low; auto: 2 on a CPU, no limit on a GPU or in offline runs",
      .max = kMaxTokens,
      .auto_value = 0},
     {.name = "scheduling-policy",

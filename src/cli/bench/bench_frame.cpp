@@ -64,7 +64,7 @@ void BenchFrame::add_sampling(BenchLoad& load) {
 Result<std::optional<ExitCode>> BenchFrame::begin(const Arguments& arguments) {
   Arguments all{"--no-enable-prefix-caching"};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  auto begun = frame_.begin(all, {.has_request_seed = sampling_ != nullptr});
+  auto begun = frame_.begin(all, {.has_request_seed = sampling_ != nullptr, .is_offline = true});
   if (!begun || *begun || sampling_ == nullptr) {
     return begun;
   }

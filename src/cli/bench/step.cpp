@@ -166,9 +166,7 @@ Result<ExitCode> run_bench_step(const Arguments& arguments) {
     return tl::unexpected(checked.error());
   }
   EngineConfig config = frame.config();
-  config.prefill_toks_per_decode =
-      kNoPrefillLimit;  // otherwise early rows decode far ahead of the rest
-  config.long_prefill_token_threshold = 0;
+  config.long_prefill_token_threshold = 0;  // otherwise early rows decode far ahead of the rest
   const Result<StepRecord> record = measure(config, flags);
   if (!record) {
     return tl::unexpected(record.error());

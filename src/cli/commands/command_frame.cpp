@@ -82,6 +82,9 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
     return tl::unexpected(loaded.error());
   }
   loaded_ = *loaded;
+  if (traits.is_offline && loaded_.config.prefill_toks_per_decode == 0) {
+    loaded_.config.prefill_toks_per_decode = kNoPrefillLimit;
+  }
   const Result<std::optional<std::string>> printed = engine_->printed(loaded_, as_json_);
   if (!printed) {
     return tl::unexpected(printed.error());

@@ -110,7 +110,7 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
   frame.add_output_flag();
   RunOptions options;
   add_stats_flag(frame.flags(), options);
-  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.has_request_seed = true});
+  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.has_request_seed = true, .is_offline = true});
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }

@@ -135,7 +135,7 @@ Result<ExitCode> run_run_batch(const Arguments& arguments) {
   CommandFrame frame("run-batch", "run a file of requests", "MODEL -i FILE -o FILE [FLAGS]");
   BatchFlags batch;
   add_batch_flags(frame.flags(), batch);
-  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});
+  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.is_offline = true});
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
