@@ -126,10 +126,9 @@ Encoder::Layer Encoder::load_layer(ParameterLoader& loader, int32_t index, const
   out.ffn_norm = load_norm(loader, in.name(names.ffn_norm));
   out.ffn = ffn;
   out.ffn_in = in.linear(
-      ffn.gated
-          ? gate_up_parts(spec_, index, in.shards())
-          : std::vector<LinearPart>{in.part(
-                names.up, ffn.intermediate_size, spec_.hidden_size, {}, spec_.mlp_bias)});
+      ffn.gated ? gate_up_parts(spec_, index, in.shards())
+                : std::vector<LinearPart>{in.part(
+                      names.up, ffn.intermediate_size, spec_.hidden_size, {}, spec_.mlp_bias)});
   out.ffn_out = in.linear(
       {in.part(names.down, spec_.hidden_size, ffn.intermediate_size, {}, spec_.mlp_bias)});
   return out;
@@ -322,9 +321,8 @@ ModelOutput Encoder::forward(Stream& stream, const ModelInput& in) {
 
 void Encoder::compute_logits(Stream& stream, ConstActView /*hidden*/, View<float, 2> logits) {
   WR_CHECK_EQ(logits.stride[0], logits.shape[1]);
-  stream.fill(logits.data,
-              0,
-              static_cast<size_t>(logits.shape[0] * logits.shape[1]) * sizeof(float));
+  stream.fill(
+      logits.data, 0, static_cast<size_t>(logits.shape[0] * logits.shape[1]) * sizeof(float));
 }
 
 }  // namespace warprow

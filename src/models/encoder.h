@@ -61,12 +61,13 @@ class Encoder final : public Model {
     float* sin = nullptr;
   };
   struct Buffers {
-    float* residual = nullptr;  // [T, hidden_size]  of embeddings, and with norms in front of the layers
-    ActView hidden;             // [T, hidden_size]  what the next product reads
-    ActView qkv;                // [T, qkv_size]
-    ActView attention;          // [T, out_size]
-    ActView inner;              // [T, intermediate_size, twice with a gate]
-    ActView activated;          // [T, intermediate_size]  with a gate
+    float* residual =
+        nullptr;        // [T, hidden_size]  of embeddings, and with norms in front of the layers
+    ActView hidden;     // [T, hidden_size]  what the next product reads
+    ActView qkv;        // [T, qkv_size]
+    ActView attention;  // [T, out_size]
+    ActView inner;      // [T, intermediate_size, twice with a gate]
+    ActView activated;  // [T, intermediate_size]  with a gate
     LinearWorkspace linear;
   };
 

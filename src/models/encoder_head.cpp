@@ -101,9 +101,10 @@ Result<void> read_modern_head(const Checkpoint& checkpoint,
     return tl::unexpected(!pooling ? pooling.error() : activation.error());
   }
   if (*pooling != "cls" && *pooling != "mean") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("config.json: classifier_pooling {} is not supported (cls and mean are)",
-                            *pooling));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("config.json: classifier_pooling {} is not supported (cls and mean are)",
+                    *pooling));
   }
   if (*activation != "gelu") {
     return fail(ErrorCode::kUnsupported,
@@ -141,8 +142,8 @@ Result<void> read_encoder_head(const Checkpoint& checkpoint,
       return read;
     }
   }
-  auto labels = read_layer(
-      checkpoint, names.labels, dense->num_outputs, PoolerLayer::Activation::kNone);
+  auto labels =
+      read_layer(checkpoint, names.labels, dense->num_outputs, PoolerLayer::Activation::kNone);
   if (!labels) {
     return tl::unexpected(labels.error());
   }

@@ -47,8 +47,8 @@ void layer_norm(const PoolerLayer& layer, std::vector<float>& values) {
   const double factor = 1 / std::sqrt(variance + double{layer.norm_eps});
   for (size_t i = 0; i < values.size(); ++i) {
     const double bias = layer.norm_bias.empty() ? 0.0 : double{layer.norm_bias[i]};
-    values[i] =
-        static_cast<float>((double{values[i]} - mean) * factor * double{layer.norm_weight[i]} + bias);
+    values[i] = static_cast<float>(
+        (double{values[i]} - mean) * factor * double{layer.norm_weight[i]} + bias);
   }
 }
 

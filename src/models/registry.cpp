@@ -90,7 +90,8 @@ constexpr EncoderEntry kEncoders[] = {
     {"XLMRoberta", &read_roberta},
 };
 // What they end in: no head, one of classes, or one that is not read.
-constexpr std::string_view kEncoderClasses[] = {"Model", "ForSequenceClassification", "ForMaskedLM"};
+constexpr std::string_view kEncoderClasses[] = {
+    "Model", "ForSequenceClassification", "ForMaskedLM"};
 
 const EncoderEntry* find_encoder(std::string_view name) {
   for (const EncoderEntry& entry : kEncoders) {

@@ -48,7 +48,8 @@ class Tokenizer {
 
   struct Pair {
     std::vector<TokenId> ids;
-    int32_t second = 0;  // the first token of the second segment; 0: the tokenizer has one segment alone
+    int32_t second =
+        0;  // the first token of the second segment; 0: the tokenizer has one segment alone
   };
   // Two texts with the tokens that the model's rules put around and between them. Invalid UTF-8 becomes U+FFFD.
   // Errors: a tokenizer that is not a tokenizer.json's; a text that it cannot encode.

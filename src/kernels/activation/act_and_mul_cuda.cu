@@ -215,7 +215,8 @@ void gelu(Stream& stream, const GeluArgs& args) {
     return;
   }
   if (args.x.dtype == DType::kF32) {
-    args.exact ? launch_gelu<float, true>(stream, args.x) : launch_gelu<float, false>(stream, args.x);
+    args.exact ? launch_gelu<float, true>(stream, args.x)
+               : launch_gelu<float, false>(stream, args.x);
   } else {
     args.exact ? launch_gelu<Bf16, true>(stream, args.x) : launch_gelu<Bf16, false>(stream, args.x);
   }

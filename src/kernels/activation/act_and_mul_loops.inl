@@ -60,7 +60,10 @@ void WR_ISA_NAME(gelu_and_mul_row)(const float* gate, const float* up, int32_t n
   for_row(gate, up, n, out, [](VecF g, VecF u) { return gelu_times(g, u); });
 }
 
-void WR_ISA_NAME(exact_gelu_and_mul_row)(const float* gate, const float* up, int32_t n, float* out) {
+void WR_ISA_NAME(exact_gelu_and_mul_row)(const float* gate,
+                                         const float* up,
+                                         int32_t n,
+                                         float* out) {
   for_row(gate, up, n, out, [](VecF g, VecF u) { return exact_gelu(g) * u; });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/cpu_stream.h"
 #include "kernels/embedding/place_embedding.h"
+
+#include "device/cpu/cpu_stream.h"
 
 namespace warprow::cpu {
 namespace {

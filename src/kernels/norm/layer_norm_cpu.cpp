@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/cpu_stream.h"
 #include "kernels/norm/layer_norm.h"
+
+#include "device/cpu/cpu_stream.h"
 #include "kernels/norm/layer_norm_loops.h"
 
 namespace warprow::cpu {

@@ -154,12 +154,11 @@ void launch_rows(Stream& stream, const LayerNormArgs& args) {
   while (a_thread * kMaxThreads < groups) {
     a_thread *= 2;
   }
-  const bool fits = rows.width % kVec == 0 && a_thread <= 8 &&
-                    rows_fit_vec(rows.x, rows.x_stride, sizeof(X)) &&
-                    rows_fit_vec(rows.add, rows.add_stride, sizeof(Act)) &&
-                    rows_fit_vec(rows.out, rows.out_stride, sizeof(Act)) &&
-                    rows_fit_vec(rows.weight, 0, sizeof(float)) &&
-                    rows_fit_vec(rows.bias, 0, sizeof(float));
+  const bool fits =
+      rows.width % kVec == 0 && a_thread <= 8 && rows_fit_vec(rows.x, rows.x_stride, sizeof(X)) &&
+      rows_fit_vec(rows.add, rows.add_stride, sizeof(Act)) &&
+      rows_fit_vec(rows.out, rows.out_stride, sizeof(Act)) &&
+      rows_fit_vec(rows.weight, 0, sizeof(float)) && rows_fit_vec(rows.bias, 0, sizeof(float));
   if (!fits) {
     launch(stream, "layer_norm", {num_rows, 256}, layer_norm_any_width<X, Act>, rows);
     return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/arch/encoders.h"
 #include "models/arch/encoder_layers.h"
+#include "models/arch/encoders.h"
 
 #include <fmt/format.h>
 
@@ -16,9 +16,10 @@ Result<void> check_bert(const ModelMetadata& metadata) {
     return tl::unexpected(!positions ? positions.error() : decodes.error());
   }
   if (*positions != "absolute") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("config.json: position_embedding_type {} is not supported (absolute is)",
-                            *positions));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("config.json: position_embedding_type {} is not supported (absolute is)",
+                    *positions));
   }
   if (*decodes) {
     return fail(ErrorCode::kUnsupported, "config.json: is_decoder true is not supported");
@@ -83,10 +84,11 @@ Result<DecoderSpec> read_roberta(const ModelMetadata& metadata) {
   spec->encoder->first_position = *pad + 1;
   spec->max_position -= *pad + 1;
   if (spec->max_position < 1) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("config.json: max_position_embeddings leaves no position behind that of "
-                            "padding, {}",
-                            *pad));
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("config.json: max_position_embeddings leaves no position behind that of "
+                    "padding, {}",
+                    *pad));
   }
   return spec;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/arch/encoders.h"
 #include "models/arch/encoder_layers.h"
+#include "models/arch/encoders.h"
 
 #include <fmt/format.h>
 
@@ -49,8 +49,8 @@ Result<RopeSpec> read_rope(const ModelMetadata& metadata,
 Result<DecoderSpec> read_modernbert(const ModelMetadata& metadata) {
   const std::string words = "embeddings.tok_embeddings.weight";
   const std::string in = encoder_prefix(metadata, words, {"", "model."});
-  auto spec = common_encoder_spec(
-      metadata, {.norm_eps = "norm_eps", .usual_norm_eps = 1e-5F}, in + words);
+  auto spec =
+      common_encoder_spec(metadata, {.norm_eps = "norm_eps", .usual_norm_eps = 1e-5F}, in + words);
   if (!spec) {
     return spec;
   }
@@ -91,10 +91,10 @@ Result<DecoderSpec> read_modernbert(const ModelMetadata& metadata) {
   encoder.embed_norm = in + "embeddings.norm.weight";
   DecoderWeightNames& names = spec->names;
   const std::string layer = in + "layers.{}.";
-  names.qkv = layer + "attn.Wqkv.weight";
+  names.q = names.k = names.v = names.qkv = layer + "attn.Wqkv.weight";
   names.o = layer + "attn.Wo.weight";
   names.input_norm = layer + "attn_norm.weight";
-  names.gate_up = layer + "mlp.Wi.weight";
+  names.gate = names.up = names.gate_up = layer + "mlp.Wi.weight";
   names.down = layer + "mlp.Wo.weight";
   names.ffn_norm = layer + "mlp_norm.weight";
   names.final_norm = in + "final_norm.weight";

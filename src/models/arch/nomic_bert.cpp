@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/arch/encoders.h"
 #include "models/arch/encoder_layers.h"
+#include "models/arch/encoders.h"
 
 #include <fmt/format.h>
 
@@ -97,7 +97,7 @@ Result<DecoderSpec> read_nomic_bert(const ModelMetadata& metadata) {
   encoder.embed_norm = in + "emb_ln.weight";
   DecoderWeightNames& names = spec->names;
   const std::string layer = in + "encoder.layers.{}.";
-  names.qkv = layer + "attn.Wqkv.weight";
+  names.q = names.k = names.v = names.qkv = layer + "attn.Wqkv.weight";
   names.o = layer + "attn.out_proj.weight";
   names.input_norm = layer + "norm1.weight";
   names.up = layer + "mlp.fc11.weight";

@@ -226,8 +226,9 @@ PooledPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
   return out;
 }
 
-tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(
-    const Served& served, const PoolingBody& body, PreparePooled prepare) {
+tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(const Served& served,
+                                                                  const PoolingBody& body,
+                                                                  PreparePooled prepare) {
   // Whether the model pools at all, before its texts are encoded.
   PoolingRequest wanted = body.request;
   wanted.prompt = std::vector<TokenId>{0};

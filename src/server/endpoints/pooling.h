@@ -37,8 +37,9 @@ struct PoolingEndpoint {
 };
 
 // The body's texts as the engine takes them, or the client's error. `prepare` encodes them.
-tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(
-    const Served& served, const PoolingBody& body, PreparePooled prepare);
+tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(const Served& served,
+                                                                  const PoolingBody& body,
+                                                                  PreparePooled prepare);
 
 // From a request to a Generation, which has submitted a request for each text.
 ApiAnswer pool(Served& served,

@@ -181,8 +181,9 @@ PooledPrompts prepare_scores(const Served& served, const PoolingBody& body) {
   }
   for (size_t i = 0; i < body.documents.size(); ++i) {
     const std::string& query = body.queries[body.queries.size() == 1 ? 0 : i];
-    if (auto error = add(embeds ? as_prompt(encode_pooled(served, body, body.documents[i], "documents"))
-                                : encode_pair(served, body, query, body.documents[i]))) {
+    if (auto error =
+            add(embeds ? as_prompt(encode_pooled(served, body, body.documents[i], "documents"))
+                       : encode_pair(served, body, query, body.documents[i]))) {
       return tl::unexpected(*std::move(error));
     }
   }
