@@ -23,6 +23,7 @@
 #include "kernels/norm/layer_norm.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
+#include "kernels/pool/mean_rows.h"
 #include "kernels/random/fill_random.h"
 #include "kernels/rope/rope_kv_write.h"
 #include "kernels/rope/rope_table.h"
@@ -55,6 +56,7 @@ WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
 WR_NO_CUDA(layer_norm, LayerNormArgs)
 WR_NO_CUDA(linear, LinearArgs)
+WR_NO_CUDA(mean_rows, MeanRowsArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
 WR_NO_CUDA(place_embedding, PlaceEmbeddingArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)

@@ -107,5 +107,20 @@ TEST_F(EncoderOpsCuda, PlaceEmbedding) {
   }
 }
 
+TEST_F(EncoderOpsCuda, MeanRowsHaveTheBitsOfTheCpu) {
+  for (const int64_t width : {1, 33, 1024}) {
+    for (const DType type : {DType::kBF16, DType::kF32}) {
+      const testing::MeanRowsCase c{.ranges = 30, .width = width, .type = type, .gap = width % 3};
+      ArenaMemory device = memory();
+      const MeanRowsArgs args = c.args(device);
+      mean_rows(stream(), args);
+      expect_elements(DType::kF32, args.out.data, c.reference(), {});
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warprow

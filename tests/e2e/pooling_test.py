@@ -214,8 +214,8 @@ class Bert(Tiny):
         for prompt in self.golden:
             if "types" in prompt:
                 continue
-            given = [prompt["ids"], *([prompt["text"]] if "text" in prompt else [])]
-            for item in self.ok("/v1/embeddings", {"input": given})["data"]:
+            for given in [prompt["ids"], *([prompt["text"]] if "text" in prompt else [])]:
+                item, = self.ok("/v1/embeddings", {"input": given})["data"]
                 self.near(item["embedding"], prompt["vector"])
 
     def test_a_text_is_whole(self):

@@ -124,5 +124,17 @@ TEST(PlaceEmbedding, AddsWhatItsTablesHave) {
   }
 }
 
+TEST(MeanRows, IsTheSameToTheBit) {
+  CpuHarness cpu;
+  for (const int64_t width : {1, 33, 64, 200}) {
+    const testing::MeanRowsCase c{.width = width, .gap = width % 3};
+    HostMemory memory;
+    const MeanRowsArgs args = c.args(memory);
+    mean_rows(*cpu.stream, args);
+    const std::vector<float> got(args.out.data, args.out.data + c.ranges * width);
+    EXPECT_EQ(first_mismatch(got, c.reference(), {}), -1);
+  }
+}
+
 }  // namespace
 }  // namespace warprow

@@ -4,8 +4,10 @@
 #include "kernels/activation/gelu.h"
 #include "kernels/embedding/place_embedding.h"
 #include "kernels/norm/layer_norm.h"
+#include "kernels/pool/mean_rows.h"
 #include "tests/support/op_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -174,6 +176,49 @@ struct PlaceEmbeddingCase {
       }
     }
     return {result.begin(), result.end()};
+  }
+};
+
+// Ranges of 0, 1, 2 ... rows.
+struct MeanRowsCase {
+  int64_t ranges = 9;
+  int64_t width = 1;
+  DType type = DType::kF32;
+  int64_t gap = 0;
+
+  [[nodiscard]] std::vector<int32_t> starts() const {
+    std::vector<int32_t> out{0};
+    for (int32_t r = 0; r < ranges; ++r) {
+      out.push_back(out.back() + r * r % 40);
+    }
+    return out;
+  }
+  [[nodiscard]] CaseMatrix matrix() const { return {starts().back(), width, gap}; }
+  [[nodiscard]] std::vector<float> x() const {
+    return rounded_to(type, normals(matrix().size(), 17, 3.0F));
+  }
+  [[nodiscard]] MeanRowsArgs args(CaseMemory& memory) const {
+    return {matrix().view(type, memory.put_as(type, x())),
+            make_view<const int32_t>(memory.put(starts()), ranges + 1),
+            make_view(memory.put(std::vector<float>(static_cast<size_t>(ranges * width))),
+                      ranges,
+                      width)};
+  }
+  // Rounded to float32, as the operation does.
+  [[nodiscard]] std::vector<double> reference() const {
+    const std::vector<float> values = x();
+    const std::vector<int32_t> from = starts();
+    std::vector<double> result;
+    for (size_t r = 0; r + 1 < from.size(); ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        double sum = 0.0;
+        for (int64_t t = from[r]; t < from[r + 1]; ++t) {
+          sum += double{values[static_cast<size_t>(t * matrix().stride() + i)]};
+        }
+        result.push_back(static_cast<float>(sum / std::max(1, from[r + 1] - from[r])));
+      }
+    }
+    return result;
   }
 };
 
