@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiny random encoders against transformers in float32, through the engine. Data: tools/gen/make_encoder_models.py.
-#include "engine/engine.h"
-#include "engine/pooling.h"
-#include "executor/make_executor.h"
-#include "tests/support/serializing_executor.h"
+#include "tests/support/pooling_rig.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_golden.h"
-#include "text/byte_text.h"
 #include "text/hf_text.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <future>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -25,6 +19,10 @@ namespace warprow {
 namespace {
 
 using Ids = std::vector<TokenId>;
+using test::pooling_request;
+using test::run_pooling;
+using test::second_segment;
+using test::start_engine;
 using ::testing::HasSubstr;
 
 constexpr const char* kModels[] = {"embed_bert",
@@ -43,50 +41,8 @@ EngineConfig tiny_config(const std::string& model, int32_t max_num_batched_token
   return config;
 }
 
-std::unique_ptr<Engine> start(const EngineConfig& config, bool serialised = false) {
-  std::unique_ptr<Executor> executor = make_executor(config);
-  if (serialised) {
-    executor = std::make_unique<test::SerializingExecutor>(std::move(executor));
-  }
-  return make_engine(config, value_or_throw(make_byte_text()), std::move(executor));
-}
-
-PoolingRequest request_of(const Ids& ids, int32_t second_segment = 0) {
-  PoolingRequest request;
-  request.prompt = ids;
-  request.second_segment = second_segment;
-  return request;
-}
-
-// Submits all requests at once. Their vectors, in their order.
-std::vector<std::vector<float>> run(Engine& engine, const std::vector<PoolingRequest>& requests) {
-  std::vector<std::promise<std::vector<float>>> ends(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    engine.submit(value_or_throw(engine.validate_pooling(requests[i])),
-                  [&end = ends[i]](const RequestUpdate& update) {
-                    if (update.finish_reason != FinishReason::kNone) {
-                      end.set_value(update.pooled);
-                    }
-                  });
-  }
-  std::vector<std::vector<float>> out;
-  for (auto& end : ends) {
-    out.push_back(end.get_future().get());
-  }
-  return out;
-}
-
 std::vector<float> vector_of(Engine& engine, const Ids& ids) {
-  return run(engine, {request_of(ids)}).front();
-}
-
-// The first token of the second segment, or 0.
-int32_t second_segment(const nlohmann::json& prompt) {
-  if (!prompt.contains("types")) {
-    return 0;
-  }
-  const auto types = prompt["types"].get<std::vector<int32_t>>();
-  return static_cast<int32_t>(std::ranges::find(types, 1) - types.begin());
+  return run_pooling(engine, pooling_request(ids));
 }
 
 class EncoderModel : public testing::TestWithParam<const char*> {};
@@ -95,13 +51,13 @@ INSTANTIATE_TEST_SUITE_P(All, EncoderModel, testing::ValuesIn(kModels), [](const
 });
 
 TEST_P(EncoderModel, EqualsTransformers) {
-  const auto engine = start(tiny_config(GetParam()), /*serialised=*/true);
+  const auto engine = start_engine(tiny_config(GetParam()), /*serialised=*/true);
   std::vector<PoolingRequest> requests;
   const nlohmann::json prompts = test::tiny_prompts(GetParam());
   for (const auto& prompt : prompts) {
-    requests.push_back(request_of(prompt["ids"].get<Ids>(), second_segment(prompt)));
+    requests.push_back(pooling_request(prompt["ids"].get<Ids>(), second_segment(prompt)));
   }
-  const std::vector<std::vector<float>> vectors = run(*engine, requests);
+  const std::vector<std::vector<float>> vectors = run_pooling(*engine, requests);
   for (size_t i = 0; i < vectors.size(); ++i) {
     SCOPED_TRACE(i);
     const auto wanted = prompts[i]["vector"].get<std::vector<float>>();
@@ -171,16 +127,16 @@ TEST_P(EncoderModel, ABatchEqualsOneByOneBitForBit) {
       const Ids& other = std::get<Ids>(requests.back().prompt);
       std::copy_n(other.begin(), std::min(other.size(), ids.size()), ids.begin());
     }
-    requests.push_back(request_of(ids, i % 2 == 0 ? static_cast<int32_t>(ids.size() / 2) : 0));
+    requests.push_back(pooling_request(ids, i % 2 == 0 ? static_cast<int32_t>(ids.size() / 2) : 0));
   }
   EngineConfig crowd = tiny_config(GetParam(), 256);
   crowd.max_num_seqs = 16;
   crowd.threads = 2;
-  const auto batch = start(crowd);
-  const auto single = start(tiny_config(GetParam()));
-  const std::vector<std::vector<float>> together = run(*batch, requests);
+  const auto batch = start_engine(crowd);
+  const auto single = start_engine(tiny_config(GetParam()));
+  const std::vector<std::vector<float>> together = run_pooling(*batch, requests);
   for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(together[i], run(*single, {requests[i]}).front()) << i;
+    EXPECT_EQ(together[i], run_pooling(*single, requests[i])) << i;
   }
   EXPECT_LT(batch->stats().steps, single->stats().steps);
   EXPECT_EQ(batch->stats().partial_prefill_steps, 0);
@@ -188,18 +144,18 @@ TEST_P(EncoderModel, ABatchEqualsOneByOneBitForBit) {
 }
 
 TEST(Encoders, SegmentsMatterWhereTheModelHasThem) {
-  const auto engine = start(tiny_config("embed_bert"));
+  const auto engine = start_engine(tiny_config("embed_bert"));
   const Ids ids{7, 8, 9, 10};
-  EXPECT_NE(run(*engine, {request_of(ids, 2)}).front(), vector_of(*engine, ids));
-  const auto one_segment = start(tiny_config("embed_modernbert"));
-  EXPECT_EQ(run(*one_segment, {request_of(ids, 2)}).front(), vector_of(*one_segment, ids));
+  EXPECT_NE(run_pooling(*engine, pooling_request(ids, 2)), vector_of(*engine, ids));
+  const auto one_segment = start_engine(tiny_config("embed_modernbert"));
+  EXPECT_EQ(run_pooling(*one_segment, pooling_request(ids, 2)), vector_of(*one_segment, ids));
 }
 
 TEST(Encoders, PromptsAreWhole) {
-  const auto engine = start(tiny_config("embed_bert"));
+  const auto engine = start_engine(tiny_config("embed_bert"));
   ASSERT_EQ(engine->model_facts().max_model_len, 64);  // sentence_bert_config.json's
   EXPECT_EQ(vector_of(*engine, Ids(64, 11)).size(), 32U);
-  const auto refused = engine->validate_pooling(request_of(Ids(65, 11)));
+  const auto refused = engine->validate_pooling(pooling_request(Ids(65, 11)));
   ASSERT_FALSE(refused.has_value());
   EXPECT_THAT(refused.error().message, HasSubstr("65 tokens are too many"));
   // A step must hold the longest prompt.
@@ -209,11 +165,11 @@ TEST(Encoders, PromptsAreWhole) {
 }
 
 TEST(Encoders, XlmRobertaHasAsManyPositionsAsRowsBehindThoseOfPadding) {
-  EXPECT_EQ(start(tiny_config("embed_xlmr"))->model_facts().max_model_len, 64);
+  EXPECT_EQ(start_engine(tiny_config("embed_xlmr"))->model_facts().max_model_len, 64);
 }
 
 TEST(Encoders, GenerateNothing) {
-  const auto engine = start(tiny_config("embed_bert"));
+  const auto engine = start_engine(tiny_config("embed_bert"));
   GenerationRequest text;
   text.prompt = Ids{7};
   const auto refused = engine->validate(text);
