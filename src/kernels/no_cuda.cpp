@@ -18,6 +18,7 @@
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/route_experts.h"
 #include "kernels/gather/gather_rows.h"
+#include "kernels/heads/resize_heads.h"
 #include "kernels/linear/linear.h"
 #include "kernels/logits/cap_logits.h"
 #include "kernels/norm/layer_norm.h"
@@ -59,6 +60,7 @@ WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(mean_rows, MeanRowsArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
 WR_NO_CUDA(place_embedding, PlaceEmbeddingArgs)
+WR_NO_CUDA(resize_heads, ResizeHeadsArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)
 WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
 WR_NO_CUDA(rope_table, RopeTableArgs)

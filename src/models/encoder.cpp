@@ -7,6 +7,7 @@
 #include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/embedding/place_embedding.h"
+#include "kernels/heads/resize_heads.h"
 #include "kernels/norm/layer_norm.h"
 #include "kernels/rope/rope_table.h"
 #include "layers/buffer_part.h"
@@ -111,7 +112,8 @@ Encoder::Layer Encoder::load_layer(ParameterLoader& loader, int32_t index, const
   out.attention.group = kv.layers[static_cast<size_t>(index)].group;
   out.attention.num_heads = spec.num_heads;
   out.attention.num_kv_heads = spec.num_kv_heads;
-  out.attention.head_dim = spec.head_dim;
+  out.attention.head_dim =
+      kv.groups[static_cast<size_t>(out.attention.group)].head_dim_k;  // or more than spec.head_dim
   out.attention.params.scale = spec.scale;
   out.attention.params.window = spec.window;
   out.attention.params.causal = false;
@@ -151,6 +153,12 @@ void Encoder::allocate_buffers(Arena& workspace) {
     const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
     return ActView(options_.act_dtype, workspace.alloc_bytes(bytes), toks, width);
   };
+  if (widens()) {
+    const AttentionLayer& first = layers_.front().attention;
+    const int64_t wide = int64_t{first.num_heads} * first.head_dim;
+    buffers_.wide_qkv = activations(3 * wide);
+    buffers_.wide_attention = activations(wide);
+  }
   const int64_t inner = gated ? 2 * intermediate : intermediate;
   buffers_.residual = workspace.alloc<float>(toks * hidden_size);
   buffers_.hidden = activations(hidden_size);
@@ -245,11 +253,12 @@ void Encoder::join(Stream& stream,
   norm(stream, behind, hidden(toks), product, hidden(toks));
 }
 
-void Encoder::attend(Stream& stream, const Layer& layer, int64_t toks) const {
+void Encoder::mix(Stream& stream,
+                  const Layer& layer,
+                  const ActView& qkv,
+                  const ActView& out) const {
   const AttentionLayer& attention = layer.attention;
-  const int64_t out_size = int64_t{attention.num_heads} * attention.head_dim;
-  const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv.num_outputs());
-  const ActView attended = part_of(buffers_.attention, toks, out_size);
+  const int64_t toks = qkv.shape[0];
   View<const float, 2> cos;
   View<const float, 2> sin;
   if (layer.rope != kNoRope) {
@@ -257,6 +266,21 @@ void Encoder::attend(Stream& stream, const Layer& layer, int64_t toks) const {
     cos = make_view<const float>(rope.cos, toks, rope.inv_freq.shape[0]);
     sin = make_view<const float>(rope.sin, toks, rope.inv_freq.shape[0]);
   }
+  if (!widens()) {
+    attention.forward(stream, qkv, cos, sin, out);
+    return;
+  }
+  const int64_t width = int64_t{attention.num_heads} * attention.head_dim;
+  const ActView wide_qkv = part_of(buffers_.wide_qkv, toks, 3 * width);
+  const ActView wide_out = part_of(buffers_.wide_attention, toks, width);
+  resize_heads(stream, {qkv, wide_qkv, 3 * attention.num_heads});
+  attention.forward(stream, wide_qkv, cos, sin, wide_out);
+  resize_heads(stream, {wide_out, out, attention.num_heads});
+}
+
+void Encoder::attend(Stream& stream, const Layer& layer, int64_t toks) const {
+  const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv.num_outputs());
+  const ActView attended = part_of(buffers_.attention, toks, layer.qkv.num_outputs() / 3);
   if (!spec_.encoder->norms_behind) {
     if (layer.attention_norm.weight.empty()) {
       cast_rows(stream, {residual_room(toks), hidden(toks)});
@@ -265,7 +289,7 @@ void Encoder::attend(Stream& stream, const Layer& layer, int64_t toks) const {
     }
   }
   layer.qkv.forward(stream, {hidden(toks)}, qkv, LinearEpilogue::kStore, buffers_.linear);
-  attention.forward(stream, qkv, cos, sin, attended);
+  mix(stream, layer, qkv, attended);
   join(stream, layer.attention_out, layer.attention_norm, attended);
 }
 

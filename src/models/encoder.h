@@ -66,6 +66,8 @@ class Encoder final : public Model {
     ActView hidden;     // [T, hidden_size]  what the next product reads
     ActView qkv;        // [T, qkv_size]
     ActView attention;  // [T, out_size]
+    ActView wide_qkv;   // both with heads of the cache's size, where that is larger
+    ActView wide_attention;
     ActView inner;      // [T, intermediate_size, twice with a gate]
     ActView activated;  // [T, intermediate_size]  with a gate
     LinearWorkspace linear;
@@ -74,6 +76,10 @@ class Encoder final : public Model {
   Layer load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const;
   [[nodiscard]] Norm load_norm(ParameterLoader& loader, const std::string& name) const;
   void allocate_buffers(Arena& workspace);
+  // Whether the cache has wider heads than the weights.
+  [[nodiscard]] bool widens() const {
+    return layers_.front().attention.head_dim > spec_.layers.front().attention.head_dim;
+  }
   [[nodiscard]] LinearEpilogue in_epilogue(const Layer& layer) const;
 
   void norm(Stream& stream,
@@ -85,6 +91,8 @@ class Encoder final : public Model {
   void join(Stream& stream, const Linear& linear, const Norm& behind, const ActView& x) const;
   void embed(Stream& stream, const ModelInput& in) const;
   void attend(Stream& stream, const Layer& layer, int64_t toks) const;
+  // The attention of a layer's queries, keys and values, perhaps in wider heads.
+  void mix(Stream& stream, const Layer& layer, const ActView& qkv, const ActView& out) const;
   void feed_forward(Stream& stream, const Layer& layer, int64_t toks) const;
   [[nodiscard]] ActView hidden(int64_t toks) const;
 

@@ -6,6 +6,20 @@
 #include <utility>
 
 namespace warprow {
+namespace {
+
+int32_t least_of(std::span<const int32_t> sizes, int32_t head_dim) {
+  int32_t least = 0;
+  for (const int32_t size : sizes) {
+    if (size >= head_dim && (least == 0 || size < least)) {
+      least = size;
+    }
+  }
+  return least == 0 ? head_dim : least;
+}
+
+}  // namespace
+
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
                              std::span<const std::string> backends) {
@@ -28,6 +42,9 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
     need.num_kv_heads = layer.num_kv_heads;
     need.head_dim_k = layer.head_dim;
     need.head_dim_v = layer.head_dim_v;
+    if (spec.encoder) {
+      need.head_dim_k = need.head_dim_v = least_of(options.encoder_head_dims, layer.head_dim);
+    }
     need.dtype = options.dtype;
     need.window = has_window ? layer.window : 0;
     need.block_size = options.block_size;

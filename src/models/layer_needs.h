@@ -21,6 +21,8 @@ struct KvOptions {
   int32_t block_size = 16;
   int32_t kernel_block_size = 16;
   KvLayout layout{};
+  // An encoder's heads get the least of these sizes that holds them; empty, or none does: their own.
+  std::span<const int32_t> encoder_head_dims = {};
 };
 
 // By layer; of one that reads another's keys and values, what that one needs. backends: each layer's attention backend; empty: auto for all.

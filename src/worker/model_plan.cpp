@@ -2,6 +2,7 @@
 #include "worker/model_plan.h"
 
 #include "attention/layer_backends.h"
+#include "attention/native.h"
 #include "base/math.h"
 #include "comm/cpu/shared_memory_communicator.h"
 #include "device/shape_only.h"
@@ -110,6 +111,9 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
                 fmt::format("attention_backend: {}", backends.error().message));
   }
   KvOptions options{kv_dtype, config.block_size, kernel_block, {}};
+  if (plan.device.kind == DeviceKind::kCuda && kv_dtype == DType::kBF16) {
+    options.encoder_head_dims = native_attention_capabilities().head_dims;
+  }
   options.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
   Result<KvPlan> kv = plan_kv(rank_spec(plan.spec, plan.place.tensor), options, *backends);
   if (!kv) {

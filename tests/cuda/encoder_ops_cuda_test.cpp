@@ -4,6 +4,7 @@
 #include "tests/support/encoder_ops_case.h"
 #include "tests/support/gated_case.h"
 
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -100,6 +101,21 @@ TEST_F(EncoderOpsCuda, PlaceEmbedding) {
       const PlaceEmbeddingArgs args = c.args(device);
       place_embedding(stream(), args);
       expect_elements(DType::kF32, args.x.data, c.reference(), {});
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+TEST_F(EncoderOpsCuda, ResizeHeads) {
+  for (const auto& [from, to] : {std::pair{4, 7}, std::pair{7, 4}, std::pair{32, 64}}) {
+    for (const DType type : {DType::kBF16, DType::kF32}) {
+      const testing::ResizeHeadsCase c{.rows = 70, .from = from, .to = to, .type = type};
+      ArenaMemory device = memory();
+      const ResizeHeadsArgs args = c.args(device);
+      resize_heads(stream(), args);
+      expect_elements(args.out, c.reference(), {});
       if (HasFatalFailure()) {
         return;
       }

@@ -4,6 +4,7 @@
 #include "tests/support/encoder_ops_case.h"
 #include "tests/support/gated_case.h"
 
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -121,6 +122,17 @@ TEST(PlaceEmbedding, AddsWhatItsTablesHave) {
       const std::vector<float> got(args.x.data, args.x.data + c.toks * c.width);
       EXPECT_EQ(first_mismatch(got, c.reference(), {}), -1);
     }
+  }
+}
+
+TEST(ResizeHeads, WidensWithZerosAndNarrows) {
+  CpuHarness cpu;
+  for (const auto& [from, to] : {std::pair{4, 7}, std::pair{7, 4}, std::pair{32, 64}}) {
+    const testing::ResizeHeadsCase c{.from = from, .to = to};
+    HostMemory memory;
+    const ResizeHeadsArgs args = c.args(memory);
+    resize_heads(*cpu.stream, args);
+    EXPECT_EQ(first_mismatch(floats_of(args.out, c.output()), c.reference(), {}), -1);
   }
 }
 

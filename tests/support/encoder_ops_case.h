@@ -3,6 +3,7 @@
 
 #include "kernels/activation/gelu.h"
 #include "kernels/embedding/place_embedding.h"
+#include "kernels/heads/resize_heads.h"
 #include "kernels/norm/layer_norm.h"
 #include "kernels/pool/mean_rows.h"
 #include "tests/support/op_case.h"
@@ -179,7 +180,40 @@ struct PlaceEmbeddingCase {
   }
 };
 
-// Ranges of 0, 1, 2 ... rows.
+struct ResizeHeadsCase {
+  int64_t rows = 3;
+  int64_t from = 1;
+  int64_t to = 1;
+  DType type = DType::kF32;
+  int64_t gap = 3;
+
+  static constexpr int32_t kHeads = 5;
+
+  [[nodiscard]] CaseMatrix input() const { return {rows, kHeads * from, gap}; }
+  [[nodiscard]] CaseMatrix output() const { return {rows, kHeads * to, gap}; }
+  [[nodiscard]] std::vector<float> x() const {
+    return rounded_to(type, normals(input().size(), 19));
+  }
+  [[nodiscard]] ResizeHeadsArgs args(CaseMemory& memory) const {
+    return {input().view(type, memory.put_as(type, x())),
+            output().view(type, output().put_unwritten(memory, type)),
+            kHeads};
+  }
+  [[nodiscard]] std::vector<double> reference() const {
+    const std::vector<float> values = x();
+    std::vector<double> result = output().unwritten();
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int64_t i = 0; i < kHeads * to; ++i) {
+        const int64_t at = t * input().stride() + i / to * from + i % to;
+        result[static_cast<size_t>(t * output().stride() + i)] =
+            i % to < from ? double{values[static_cast<size_t>(at)]} : 0.0;
+      }
+    }
+    return result;
+  }
+};
+
+// Ranges of 0, 1, 4, 9 ... rows.
 struct MeanRowsCase {
   int64_t ranges = 9;
   int64_t width = 1;
@@ -198,11 +232,11 @@ struct MeanRowsCase {
     return rounded_to(type, normals(matrix().size(), 17, 3.0F));
   }
   [[nodiscard]] MeanRowsArgs args(CaseMemory& memory) const {
-    return {matrix().view(type, memory.put_as(type, x())),
-            make_view<const int32_t>(memory.put(starts()), ranges + 1),
-            make_view(memory.put(std::vector<float>(static_cast<size_t>(ranges * width))),
-                      ranges,
-                      width)};
+    return {
+        matrix().view(type, memory.put_as(type, x())),
+        make_view<const int32_t>(memory.put(starts()), ranges + 1),
+        make_view(
+            memory.put(std::vector<float>(static_cast<size_t>(ranges * width))), ranges, width)};
   }
   // Rounded to float32, as the operation does.
   [[nodiscard]] std::vector<double> reference() const {
