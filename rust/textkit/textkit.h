@@ -79,6 +79,15 @@ void wr_tokenizer_free(wr_tokenizer* tokenizer);
 int wr_tokenizer_encode(
     const wr_tokenizer* tokenizer, wr_text text, int add_special, wr_owned* ids, wr_owned* error);
 
+/* Two texts with the tokens around and between them. num_first: the tokens before the second segment; all of them, if the
+ * tokenizer has one segment alone. Only of a tokenizer.json. */
+int wr_tokenizer_encode_pair(const wr_tokenizer* tokenizer,
+                             wr_text a,
+                             wr_text b,
+                             wr_owned* ids,
+                             size_t* num_first,
+                             wr_owned* error);
+
 /* The highest id plus one. */
 size_t wr_tokenizer_vocab_size(const wr_tokenizer* tokenizer);
 

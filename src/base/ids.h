@@ -18,6 +18,11 @@ inline constexpr RowId kNoRow{-1};
 inline constexpr BlockId kNullBlock{0};
 inline constexpr int64_t kPadSlot = -1;  // slot of a padding token: nothing is written
 
+// Inside the engine an id of a prompt with two segments, for a model that tells them apart, has its segment above these
+// bits.
+inline constexpr int32_t kSegmentShift = 24;
+inline constexpr TokenId kIdBits = (1 << kSegmentShift) - 1;
+
 template <typename Id>
 WR_HD constexpr int32_t index_of(Id id) {
   return static_cast<int32_t>(id);

@@ -22,8 +22,9 @@ enum class LabelActivation : uint8_t { kNone, kSigmoid, kSoftmax };
 
 // How a reranker reads a query and a document.
 enum class PairForm : uint8_t {
-  kJoined,     // one text: the query, then the document
-  kQwen3Judge  // a chat that asks for yes or no
+  kJoined,      // one text: the query, then the document
+  kQwen3Judge,  // a chat that asks for yes or no
+  kSegments     // two segments, with the tokens that the tokenizer puts around and between them
 };
 
 // A classifier's label.
@@ -43,6 +44,8 @@ struct PoolingFacts {
   LabelActivation activation = LabelActivation::kNone;  // kClassify
   std::vector<PoolingLabel> labels;                     // [width]  kClassify
   PairForm pair_form = PairForm::kJoined;               // kClassify
+  bool whole_prompts = false;  // each in one step, without a cached prefix: an encoder
+  int32_t num_segments = 1;    // that the model tells apart
 
   [[nodiscard]] bool pools() const { return task != PoolingTask::kNone; }
   bool operator==(const PoolingFacts&) const = default;

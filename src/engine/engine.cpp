@@ -56,8 +56,9 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.max_num_batched_tokens = facts.max_num_batched_tokens;
   // What a pooling row yields counts as one token more.
   result.max_model_len = facts.max_model_len + (facts.pooling.pools() ? 1 : 0);
-  result.enable_prefix_caching = config.enable_prefix_caching;
-  result.enable_chunked_prefill = config.enable_chunked_prefill;
+  const bool whole = facts.pooling.whole_prompts;
+  result.enable_prefix_caching = config.enable_prefix_caching && !whole;
+  result.enable_chunked_prefill = config.enable_chunked_prefill && !whole;
   // Rows of a pooling model never decode: those whose vectors are on their way would count as if they did.
   const bool limits_prefill =
       facts.prefill_toks_per_decode < kNoPrefillLimit && !facts.pooling.pools();

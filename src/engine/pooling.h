@@ -16,6 +16,8 @@ namespace warprow {
 // A client's request to a pooling model, before validation.
 struct PoolingRequest {
   std::variant<std::string, std::vector<TokenId>> prompt;
+  // Tokens from this one on are a second segment (a document behind its query), for models that tell them apart; 0: none.
+  int32_t second_segment = 0;
   std::optional<PoolingTask> task;  // what the vectors must be; unset: what the model yields
   bool of_tokens = false;           // a vector for each token of the prompt
   std::optional<int64_t>

@@ -665,6 +665,11 @@ Result<ValidRequest> validate_pooling_request(const PoolingRequest& request,
   } else if (request.activation.value_or(true)) {
     form.activation = model.activation;
   }
+  if (model.num_segments > 1 && request.second_segment > 0) {
+    for (size_t i = static_cast<size_t>(request.second_segment); i < prompt_token_ids.size(); ++i) {
+      prompt_token_ids[i] |= 1 << kSegmentShift;
+    }
+  }
   RequestFields fields;
   fields.prompt_token_ids = std::move(prompt_token_ids);
   fields.params.flags = pooling_flag(request, model.method);

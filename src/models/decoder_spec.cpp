@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder_spec.h"
 
+#include "base/ids.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -161,10 +163,29 @@ std::string unmet_by_delta(const DeltaSpec& delta) {
   return {};
 }
 
+// What an encoder's layer may not have.
+std::string unmet_by_encoder(const LayerSpec& layer) {
+  const AttentionSpec& attention = layer.attention;
+  const bool plain = !layer.has_state() && !layer.ffn.has_experts() && !attention.qk_norm &&
+                     !attention.wide_qk_norm && !attention.output_gate && !attention.sinks &&
+                     !attention.causal && attention.soft_cap == 0.0F;
+  return plain ? "" : "an encoder with more than attention to both sides and a feed-forward";
+}
+
 // Why a layer cannot be computed; empty if it can.
 std::string unmet(const DecoderSpec& spec, size_t index) {
   const LayerSpec& layer = spec.layers[index];
   const AttentionSpec& attention = layer.attention;
+  if (spec.encoder) {
+    if (spec.vocab_size > kIdBits) {
+      return fmt::format("a vocabulary of {} tokens of an encoder", spec.vocab_size);
+    }
+    if (std::string why = unmet_by_encoder(layer); !why.empty()) {
+      return why;
+    }
+  } else if (!attention.causal || !layer.ffn.gated) {
+    return attention.causal ? "a feed-forward without a gate" : "attention to both sides";
+  }
   for (std::string why : {unmet_by_source(spec, index), unmet_by_inputs(spec, layer)}) {
     if (!why.empty()) {
       return why;
@@ -195,7 +216,7 @@ std::string unmet(const DecoderSpec& spec, size_t index) {
   if (attention.qk_norm && attention.wide_qk_norm) {
     return "norms over each head and over all heads";
   }
-  if (!layer.pre_norms && (!layer.post_norms || layer.ffn.has_experts())) {
+  if (!spec.encoder && !layer.pre_norms && (!layer.post_norms || layer.ffn.has_experts())) {
     return layer.post_norms ? "experts without a norm in front" : "no norms";
   }
   if (std::string why = unmet_by_experts(spec, layer.ffn); !why.empty()) {

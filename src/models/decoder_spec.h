@@ -2,10 +2,12 @@
 #pragma once
 
 #include "base/error.h"
+#include "models/encoder_spec.h"
 #include "models/layer_spec.h"
 #include "models/rope_spec.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +48,7 @@ struct DecoderWeightNames {
   bool operator==(const DecoderWeightNames&) const = default;
 };
 
-// Everything that distinguishes one decoder-only transformer from another. The forward (models/decoder.h) is
+// Everything that distinguishes one transformer from another. The forwards (models/decoder.h, models/encoder.h) are
 // written once and driven by this. An architecture file maps a config.json or GGUF metadata to it.
 struct DecoderSpec {
   std::string architecture;  // as Hugging Face names it, for messages
@@ -72,6 +74,7 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;       // indexed by AttentionSpec::rope
   std::vector<LayerSpec> layers;     // [num_layers]
   DecoderWeightNames names;
+  std::optional<EncoderSpec> encoder;  // else a decoder
   bool operator==(const DecoderSpec&) const = default;
 };
 

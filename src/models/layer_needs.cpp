@@ -6,6 +6,20 @@
 #include <utility>
 
 namespace warprow {
+namespace {
+
+int32_t least_of(std::span<const int32_t> sizes, int32_t head_dim) {
+  int32_t least = 0;
+  for (const int32_t size : sizes) {
+    if (size >= head_dim && (least == 0 || size < least)) {
+      least = size;
+    }
+  }
+  return least == 0 ? head_dim : least;
+}
+
+}  // namespace
+
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
                              std::span<const std::string> backends) {
@@ -22,13 +36,17 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
       continue;
     }
     const AttentionSpec& layer = spec.layers[l].attention;
-    need.kind = layer.window > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
+    const bool has_window = layer.window > 0 && layer.causal;
+    need.kind = has_window ? KvKind::kSlidingWindow : KvKind::kFull;
     need.num_heads = layer.num_heads;
     need.num_kv_heads = layer.num_kv_heads;
     need.head_dim_k = layer.head_dim;
     need.head_dim_v = layer.head_dim_v;
+    if (spec.encoder) {
+      need.head_dim_k = need.head_dim_v = least_of(options.encoder_head_dims, layer.head_dim);
+    }
     need.dtype = options.dtype;
-    need.window = layer.window;
+    need.window = has_window ? layer.window : 0;
     need.block_size = options.block_size;
     need.kernel_block_size = options.kernel_block_size;
     if (!backends.empty()) {
@@ -46,7 +64,7 @@ Result<KvPlan> plan_kv(std::span<const DecoderSpec* const> models,
     const std::vector<KvNeed> all =
         kv_needs(*models[m], options, m == 0 ? backends : std::span<const std::string>());
     for (size_t l = 0; l < all.size(); ++l) {
-      if (models[m]->layers[l].attention.has_own_kv()) {
+      if (models[m]->layers[l].attention.has_own_kv() && (l == 0 || !models[m]->encoder)) {
         needs[m].push_back(all[l]);
       }
     }
@@ -62,6 +80,10 @@ Result<KvPlan> plan_kv(std::span<const DecoderSpec* const> models,
     const size_t first = places.size();
     plan->first_layer.push_back(static_cast<int32_t>(first));
     for (const LayerSpec& layer : model->layers) {
+      if (model->encoder) {
+        places.push_back(plan->layers.front());
+        continue;
+      }
       const int32_t source = layer.attention.kv_source;
       places.push_back(source == kOwnKv ? *own++ : places[first + static_cast<size_t>(source)]);
     }
@@ -94,6 +116,7 @@ std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers
     need.num_heads = layers[l].num_heads;
     need.sinks = layers[l].sinks;
     need.soft_cap = layers[l].soft_cap != 0.0F;
+    need.causal = layers[l].causal;
     needs.push_back(need);
   }
   return needs;

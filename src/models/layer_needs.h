@@ -21,6 +21,8 @@ struct KvOptions {
   int32_t block_size = 16;
   int32_t kernel_block_size = 16;
   KvLayout layout{};
+  // An encoder's heads get the least of these sizes that holds them; empty, or none does: their own.
+  std::span<const int32_t> encoder_head_dims = {};
 };
 
 // By layer; of one that reads another's keys and values, what that one needs. backends: each layer's attention backend; empty: auto for all.
@@ -29,7 +31,8 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              std::span<const std::string> backends = {});
 
 // The plan of a rank with these models. A layer that reads another's keys and values has that one's place. backends: of
-// the first model's layers; those of the others are chosen.
+// the first model's layers; those of the others are chosen. All layers of an encoder have one place: a prompt is one step,
+// so a layer's keys and values are not needed behind it.
 Result<KvPlan> plan_kv(std::span<const DecoderSpec* const> models,
                        const KvOptions& options,
                        std::span<const std::string> backends = {});

@@ -22,6 +22,7 @@ struct AttentionSpec {
   int32_t rope = 0;        // index in DecoderSpec::ropes; kNoRope: none
   float scale = 1.0F;      // factor of query times key
   float soft_cap = 0.0F;   // 0: none
+  bool causal = true;      // else a token sees those behind it too; a window is on both sides
   bool sinks = false;      // a logit without a value for each head
   bool qk_norm = false;    // RMS norm over each head of Q and K before rope
   // RMS norm over all heads of Q together, and over all of K, before rope.
@@ -50,13 +51,14 @@ struct AttentionSpec {
 // Attention with rope and no other option, with scale 1 / sqrt(head size).
 AttentionSpec plain_attention(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim);
 
-enum class Activation : uint8_t { kSilu, kGeluTanh };
+enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu };
 
-// The gated feed-forward of one layer: down(activation(gate x) * up x). With experts, a router chooses some of them for
+// The feed-forward of one layer: down(activation(gate x) * up x), or without a gate down(activation(up x)). With experts, a router chooses some of them for
 // each token, and their results are summed by its weights.
 struct FfnSpec {
   int32_t intermediate_size = 0;  // with experts: of each
   Activation activation = Activation::kSilu;
+  bool gated = true;              // encoders may have none
   int32_t num_experts = 0;        // 0: one feed-forward that all tokens take
   int32_t experts_per_token = 0;  // with experts
   RouterScores scores = RouterScores::kSoftmax;

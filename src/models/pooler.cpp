@@ -4,8 +4,9 @@
 #include "base/check.h"
 #include "files/gguf.h"
 #include "files/json_file.h"
+#include "models/encoder_head.h"
 #include "models/sentence_modules.h"
-#include "weights/dequantize.h"
+#include "models/tensor_rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +19,41 @@
 
 namespace warprow {
 
+namespace {
+
+double activated(PoolerLayer::Activation activation, double x) {
+  constexpr double kRootHalf = 0.70710678118654752;
+  switch (activation) {
+    case PoolerLayer::Activation::kTanh:
+      return std::tanh(x);
+    case PoolerLayer::Activation::kGelu:
+      return x / 2 * (1 + std::erf(x * kRootHalf));
+    case PoolerLayer::Activation::kNone:
+      break;
+  }
+  return x;
+}
+
+void layer_norm(const PoolerLayer& layer, std::vector<float>& values) {
+  const auto n = static_cast<double>(values.size());
+  double mean = 0;
+  for (const float v : values) {
+    mean += double{v} / n;
+  }
+  double variance = 0;
+  for (const float v : values) {
+    variance += (double{v} - mean) * (double{v} - mean) / n;
+  }
+  const double factor = 1 / std::sqrt(variance + double{layer.norm_eps});
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double bias = layer.norm_bias.empty() ? 0.0 : double{layer.norm_bias[i]};
+    values[i] = static_cast<float>(
+        (double{values[i]} - mean) * factor * double{layer.norm_weight[i]} + bias);
+  }
+}
+
+}  // namespace
+
 void Pooler::apply(std::vector<float>& values) const {
   for (const PoolerLayer& layer : layers) {
     WR_CHECK_EQ(values.size(), static_cast<size_t>(layer.num_inputs));
@@ -28,8 +64,10 @@ void Pooler::apply(std::vector<float>& values) const {
       for (size_t i = 0; i < values.size(); ++i) {
         sum += double{weights[i]} * double{values[i]};
       }
-      out[o] = static_cast<float>(
-          layer.activation == PoolerLayer::Activation::kTanh ? std::tanh(sum) : sum);
+      out[o] = static_cast<float>(activated(layer.activation, sum));
+    }
+    if (!layer.norm_weight.empty()) {
+      layer_norm(layer, out);
     }
     values = std::move(out);
   }
@@ -44,21 +82,6 @@ constexpr std::string_view kClassifier = "ForSequenceClassification";
 Json member(const Json& object, const char* key) {
   const auto at = object.is_object() ? object.find(key) : object.end();
   return at == object.end() ? Json() : *at;
-}
-
-// Rows of a matrix as float32.
-Result<std::vector<float>> read_rows(const TensorSource& tensor, const std::vector<int64_t>& rows) {
-  std::vector<float> values(rows.size() * static_cast<size_t>(tensor.cols));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || rows[i] >= tensor.rows) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("tensor {}: no row {} of {}", tensor.name, rows[i], tensor.rows));
-    }
-    const std::byte* row = tensor.data + static_cast<size_t>(rows[i]) * tensor.row_bytes;
-    dequantize_row(
-        tensor.type, row, values.data() + i * static_cast<size_t>(tensor.cols), tensor.cols);
-  }
-  return values;
 }
 
 // id2label's texts, or LABEL_i.
@@ -122,11 +145,14 @@ Result<void> read_classifier(const Checkpoint& checkpoint,
     layer.bias = value_or_throw(read_rows(*bias, {0}));
   }
   pooler.layers.push_back(std::move(layer));
-  const Json& config = *checkpoint.config_json();
   pooler.facts.width = num_labels;
-  pooler.facts.labels = read_labels(config, num_labels);
-  pooler.facts.activation = read_activation(config, num_labels);
   return {};
+}
+
+// What a classifier's labels are, behind its head.
+void read_classes(const Json& config, PoolingFacts& facts) {
+  facts.labels = read_labels(config, facts.width);
+  facts.activation = read_activation(config, facts.width);
 }
 
 // The id of a token of tokenizer.json.
@@ -265,12 +291,18 @@ Result<std::unique_ptr<Pooler>> read_pooler(const Checkpoint& checkpoint,
                                             const EngineConfig& settings) {
   auto pooler = std::make_unique<Pooler>();
   pooler->facts.width = spec.hidden_size;
+  if (spec.encoder) {
+    pooler->facts.whole_prompts = true;
+    pooler->facts.num_segments = std::max(1, spec.encoder->num_segments);
+    pooler->facts.method = PoolingMethod::kMean;
+  }
   const bool is_hf = checkpoint.config_json() != nullptr;
   const Json config = is_hf ? *checkpoint.config_json() : Json::object();
   const std::string name = class_name(config);
   const bool has_classes = name.ends_with(kClassifier);
   const bool is_bare = name.ends_with("Model");
-  bool says_pooling = has_classes || is_bare || !member(config, "classifier_from_token").is_null();
+  const bool has_no_head = has_classes || is_bare || spec.encoder.has_value();
+  bool says_pooling = has_no_head || !member(config, "classifier_from_token").is_null();
   Result<void> read;
   if (settings.runner == "generate") {
     says_pooling = false;
@@ -285,19 +317,23 @@ Result<std::unique_ptr<Pooler>> read_pooler(const Checkpoint& checkpoint,
     return tl::unexpected(read.error());
   }
   if (settings.runner != "pooling" && !says_pooling) {
-    if (has_classes || is_bare) {
+    if (has_no_head) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("--runner: {} has no head to generate with; use pooling", name));
     }
     return nullptr;
   }
-  if (auto causal = check_causal(config); !causal) {
+  if (auto causal = check_causal(config); !causal && !spec.encoder) {
     return tl::unexpected(causal.error());
   }
   const bool is_judge =
       pooler->judge.has_value() || !member(config, "classifier_from_token").is_null();
   const bool judges =
       !has_classes && (settings.convert == "classify" || (settings.convert == "auto" && is_judge));
+  if (judges && spec.encoder) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--convert: classify, but {} has no classes", name));
+  }
   if (judges && !is_hf) {
     return fail(ErrorCode::kUnsupported, "--convert classify: GGUF files are not supported");
   }
@@ -311,11 +347,19 @@ Result<std::unique_ptr<Pooler>> read_pooler(const Checkpoint& checkpoint,
     return pooler;
   }
   pooler->layers.clear();
-  pooler->facts.method = PoolingMethod::kLast;
-  read = has_classes ? read_classifier(checkpoint, spec, *pooler)
-                     : read_judge(checkpoint, dir, spec, *pooler);
+  if (spec.encoder) {
+    read = read_encoder_head(checkpoint, spec, *pooler);
+    pooler->facts.pair_form = PairForm::kSegments;
+  } else {
+    pooler->facts.method = PoolingMethod::kLast;
+    read = has_classes ? read_classifier(checkpoint, spec, *pooler)
+                       : read_judge(checkpoint, dir, spec, *pooler);
+  }
   if (!read) {
     return tl::unexpected(read.error());
+  }
+  if (has_classes) {
+    read_classes(config, pooler->facts);
   }
   return pooler;
 }

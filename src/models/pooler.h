@@ -15,15 +15,18 @@
 
 namespace warprow {
 
-// A dense layer behind the pooling: y = act(W x + b), in float32.
+// A dense layer behind the pooling: y = norm(act(W x + b)), in float32.
 struct PoolerLayer {
-  enum class Activation : uint8_t { kNone, kTanh };
+  enum class Activation : uint8_t { kNone, kTanh, kGelu };
 
   int32_t num_inputs = 0;
   int32_t num_outputs = 0;
   std::vector<float> weight;  // [num_outputs, num_inputs]
   std::vector<float> bias;    // [num_outputs] or empty
   Activation activation = Activation::kNone;
+  std::vector<float> norm_weight{};  // of a LayerNorm [num_outputs], or empty: none
+  std::vector<float> norm_bias{};    // [num_outputs] or empty
+  float norm_eps = 1e-5F;
 };
 
 // The tokens of a reranker whose answer is one of them; without `no` the logit of `yes` alone is the score.
@@ -49,8 +52,8 @@ struct Pooler {
 // settings.runner and settings.convert say what the user wants.
 //
 // With runner "auto" a model pools if it has sentence-transformers' modules.json with a pooling module, if its class is
-// ...Model, ...ForSequenceClassification or names classifier_from_token, or if a GGUF file names a pooling type. Without
-// such files a model pools its last token and normalises. modules.json may name modules of the kinds Transformer, Pooling
+// ...Model, ...ForSequenceClassification or names classifier_from_token, or if a GGUF file names a pooling type. An encoder
+// always pools. Without such files a decoder pools its last token and an encoder the mean, and both normalise. modules.json may name modules of the kinds Transformer, Pooling
 // (last token, first token or mean), Dense, Normalize and LogitScore.
 //
 // Errors: files that cannot be read or contradict each other; a module, pooling or model that is not supported, by name;

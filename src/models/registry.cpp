@@ -2,6 +2,7 @@
 #include "models/registry.h"
 
 #include "models/arch/arch.h"
+#include "models/arch/encoders.h"
 #include "models/metadata.h"
 
 #include <algorithm>
@@ -76,6 +77,34 @@ constexpr Entry kEntries[] = {
     {"SmolLM3ForCausalLM", "smollm3", &make_smollm3},
 };
 
+// A family of encoders, by what its classes' names begin with.
+struct EncoderEntry {
+  std::string_view family;
+  Result<DecoderSpec> (*read)(const ModelMetadata&);
+};
+constexpr EncoderEntry kEncoders[] = {
+    {"Bert", &read_bert},
+    {"ModernBert", &read_modernbert},
+    {"NomicBert", &read_nomic_bert},
+    {"Roberta", &read_roberta},
+    {"XLMRoberta", &read_roberta},
+};
+// What they end in: no head, one of classes, or one that is not read.
+constexpr std::string_view kEncoderClasses[] = {
+    "Model", "ForSequenceClassification", "ForMaskedLM"};
+
+const EncoderEntry* find_encoder(std::string_view name) {
+  for (const EncoderEntry& entry : kEncoders) {
+    for (const std::string_view ending : kEncoderClasses) {
+      if (name.size() == entry.family.size() + ending.size() && name.starts_with(entry.family) &&
+          name.ends_with(ending)) {
+        return &entry;
+      }
+    }
+  }
+  return nullptr;
+}
+
 // The number of characters to insert, delete or replace between two names, whatever their case.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);  // of a's first characters to each start of b
@@ -119,13 +148,34 @@ std::string supported_architectures() {
   for (const Entry& entry : kEntries) {
     names += (names.empty() ? "" : ", ") + std::string(entry.hf_name);
   }
+  for (const EncoderEntry& entry : kEncoders) {
+    names += fmt::format(", {}Model", entry.family);
+  }
   return names;
 }
+
+namespace {
+
+Result<DecoderSpec> checked_spec(Result<DecoderSpec> spec) {
+  if (spec) {
+    if (auto checked = check_decoder_spec(*spec); !checked) {
+      return tl::unexpected(checked.error());
+    }
+  }
+  return spec;
+}
+
+}  // namespace
 
 Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
   auto metadata = ModelMetadata::open(checkpoint);
   if (!metadata) {
     return tl::unexpected(metadata.error());
+  }
+  if (!metadata->is_gguf()) {
+    if (const EncoderEntry* encoder = find_encoder(metadata->architecture())) {
+      return checked_spec(encoder->read(*metadata));
+    }
   }
   const std::string wanted =
       metadata->is_gguf() ? metadata->architecture() : generating_class(metadata->architecture());

@@ -150,6 +150,11 @@ VocabPart vocab_part(int32_t vocab_size, const GroupPlace& place) {
 }
 
 Result<void> check_tensor_split(const DecoderSpec& spec, int32_t num_ranks, DeviceKind device) {
+  if (spec.encoder && num_ranks > 1) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--tensor-parallel-size: {} with an encoder is not supported", num_ranks));
+  }
   for (size_t l = 0; l < spec.layers.size(); ++l) {
     const std::string why = unmet(spec.layers[l], spec.hidden_size, num_ranks, device);
     if (!why.empty()) {

@@ -3,6 +3,7 @@
 
 #include "files/json_file.h"
 #include "files/mapped_file.h"
+#include "text/wordpiece_vocab.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -167,6 +168,17 @@ Result<Tokenizer> load_sentencepiece(const std::string& dir, const std::string& 
   return Tokenizer::from_sentencepiece(text_of(*model), *config, *added, path);
 }
 
+Result<Tokenizer> load_wordpiece(const std::string& dir, const std::string& path) {
+  auto vocab = MappedFile::open(path);
+  auto config = read_optional(dir + "/tokenizer_config.json");
+  if (!vocab || !config) {
+    return tl::unexpected(!vocab ? vocab.error() : config.error());
+  }
+  return wordpiece_json(text_of(*vocab), *config, path).and_then([&](const std::string& json) {
+    return Tokenizer::from_json(json, path);
+  });
+}
+
 Result<Tokenizer> load_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
   if (std::filesystem::exists(path)) {
@@ -179,10 +191,13 @@ Result<Tokenizer> load_tokenizer(const std::string& dir) {
   if (const std::string model = dir + "/tokenizer.model"; std::filesystem::exists(model)) {
     return load_sentencepiece(dir, model);
   }
-  return fail(
-      ErrorCode::kNotFound,
-      fmt::format("{}: the model has no tokenizer (tokenizer.json and tokenizer.model are missing)",
-                  dir));
+  if (const std::string vocab = dir + "/vocab.txt"; std::filesystem::exists(vocab)) {
+    return load_wordpiece(dir, vocab);
+  }
+  return fail(ErrorCode::kNotFound,
+              fmt::format("{}: the model has no tokenizer (tokenizer.json, tokenizer.model and "
+                          "vocab.txt are missing)",
+                          dir));
 }
 
 }  // namespace

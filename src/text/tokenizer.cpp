@@ -89,6 +89,33 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view model,
   return Tokenizer(impl);
 }
 
+namespace {
+
+std::vector<TokenId> ids_of(const TextkitOwned& ids) {
+  std::vector<TokenId> out(ids.raw().size);
+  if (!out.empty()) {
+    std::memcpy(out.data(), ids.raw().data, ids.raw().bytes);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Tokenizer::Pair> Tokenizer::encode_pair(std::string_view a, std::string_view b) const {
+  TextkitOwned ids;
+  TextkitOwned error;
+  size_t num_first = 0;
+  if (wr_tokenizer_encode_pair(
+          impl_.get(), to_textkit(a), to_textkit(b), ids.out(), &num_first, error.out()) != 0) {
+    return fail(ErrorCode::kUnsupported, std::string(error.text()));
+  }
+  Pair pair{ids_of(ids), 0};
+  if (num_first < pair.ids.size()) {
+    pair.second = static_cast<int32_t>(num_first);
+  }
+  return pair;
+}
+
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special) const {
   TextkitOwned ids;
   TextkitOwned error;
@@ -98,11 +125,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special) 
     WR_LOG_ERROR("tokenizer: {}", error.text());
     return {};
   }
-  std::vector<TokenId> out(ids.raw().size);
-  if (!out.empty()) {
-    std::memcpy(out.data(), ids.raw().data, ids.raw().bytes);
-  }
-  return out;
+  return ids_of(ids);
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {

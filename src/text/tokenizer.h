@@ -46,6 +46,15 @@ class Tokenizer {
   // result is empty.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special) const;
 
+  struct Pair {
+    std::vector<TokenId> ids;
+    int32_t second =
+        0;  // the first token of the second segment; 0: the tokenizer has one segment alone
+  };
+  // Two texts with the tokens that the model's rules put around and between them. Invalid UTF-8 becomes U+FFFD.
+  // Errors: a tokenizer that is not a tokenizer.json's; a text that it cannot encode.
+  [[nodiscard]] Result<Pair> encode_pair(std::string_view a, std::string_view b) const;
+
   // The text in UTF-8. Bytes that are not a character become U+FFFD. Ids without a token add nothing.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special) const;
 

@@ -2,6 +2,8 @@
 #include "worker/model_plan.h"
 
 #include "attention/layer_backends.h"
+#include "attention/native.h"
+#include "base/math.h"
 #include "comm/cpu/shared_memory_communicator.h"
 #include "comm/cuda/cuda_ranks.h"
 #include "device/shape_only.h"
@@ -86,7 +88,16 @@ void divide_layers(ModelPlan& plan, const KvPlan& whole) {
   }
 }
 
-Result<void> decide_options(ModelPlan& plan) {
+// An encoder's cache holds the prompts of the steps in flight, and of one whose results are being taken.
+int64_t encoder_cache_bytes(const ModelPlan& plan) {
+  const ResolvedConfig& config = plan.config;
+  const int64_t a_step = ceil_div(config.max_num_batched_tokens, config.block_size) +
+                         int64_t{config.max_num_seqs};  // blocks that are not full
+  constexpr int64_t kSteps = 3;
+  return KvCacheSpec{plan.kv.groups, 0}.block_bytes() * (1 + kSteps * a_step);
+}
+
+Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const ResolvedConfig& config = plan.config;
   const DevicePolicy& policy = device_policy(plan.device.kind);
   plan.decoder.linear.act = config.dtype == "auto" ? policy.act_format : ActFormat::kF32;
@@ -103,6 +114,9 @@ Result<void> decide_options(ModelPlan& plan) {
                 fmt::format("attention_backend: {}", backends.error().message));
   }
   KvOptions options{kv_dtype, config.block_size, kernel_block, {}};
+  if (plan.device.kind == DeviceKind::kCuda && kv_dtype == DType::kBF16) {
+    options.encoder_head_dims = native_attention_capabilities().head_dims;
+  }
   options.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
   auto draft = read_draft_plan(plan);
   if (!draft) {
@@ -123,6 +137,9 @@ Result<void> decide_options(ModelPlan& plan) {
     plan.runner.draft_lookahead = config.speculation.lookahead();
     plan.runner.features.speculation = config.speculation;
   }
+  if (plan.spec.encoder && plan.runner.max_drafts > 0) {
+    return fail(ErrorCode::kUnsupported, "speculative decoding with an encoder is not supported");
+  }
   const bool has_states =
       std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
   if (has_states && plan.runner.max_drafts > 0) {
@@ -131,6 +148,9 @@ Result<void> decide_options(ModelPlan& plan) {
                 "draft would stay in the state");
   }
   divide_layers(plan, *kv);
+  if (plan.spec.encoder && settings.kv_cache_memory_bytes == 0) {
+    plan.config.kv_cache_memory_bytes = encoder_cache_bytes(plan);
+  }
   plan.runner.max_num_seqs = config.max_num_seqs;
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
   plan.runner.max_steps_in_flight = plan.place.pipeline.size + (config.async_scheduling ? 1 : 0);
@@ -292,7 +312,9 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
   const MachineFacts mine = part_of(machine, plan.place);
   HostFacts host = host_facts(mine);
   host.model_max_len = plan.spec.max_position;
-  auto config = resolve(settings, host);
+  EngineConfig wanted = settings;
+  wanted.enable_chunked_prefill = settings.enable_chunked_prefill && !plan.spec.encoder;
+  auto config = resolve(wanted, host);
   if (!config) {
     return tl::unexpected(config.error());
   }
@@ -305,7 +327,7 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
   if (auto divides = check_stage_split(plan.spec, plan.place.pipeline.size); !divides) {
     return tl::unexpected(divides.error());
   }
-  if (auto decided = decide_options(plan); !decided) {
+  if (auto decided = decide_options(plan, settings); !decided) {
     return tl::unexpected(decided.error());
   }
   if (auto fits = check_results(plan); !fits) {

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "layers/parameter_loader.h"
 #include "models/decoder.h"
+#include "models/encoder.h"
 #include "runner/model_runner.h"
 
 namespace warprow {
@@ -48,7 +49,12 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
       *plan.checkpoint, stream, weights, plan.load_format(), plan.decoder.act_dtype);
   DecoderOptions options = plan.decoder;
   options.tensor = {plan.place.tensor, comms.tensor};
-  auto model = std::make_unique<Decoder>(plan.spec, plan.kv, options, loader, workspace);
+  std::unique_ptr<Model> model;
+  if (plan.spec.encoder) {
+    model = std::make_unique<Encoder>(plan.spec, plan.kv, options, loader, workspace);
+  } else {
+    model = std::make_unique<Decoder>(plan.spec, plan.kv, options, loader, workspace);
+  }
   if (!stream.discards()) {
     loader.finish();
   }

@@ -196,6 +196,11 @@ TEST_F(AttentionCudaTest, PrefillInWideTilesWithWindowsSinksAndSoftCap) {
   all.causal = false;
   all.rows = {{1000, 1100}, {300, 400}};
   check(all);
+  all.rows = {{1000, 1000}, {300, 300}, {1, 1}};
+  for (const int32_t window : {1, 65, 300}) {
+    all.window = window;
+    check(all);
+  }
 }
 
 TEST_F(AttentionCudaTest, PrefillWithWindowsSinksSoftCapAndLayouts) {
@@ -214,6 +219,9 @@ TEST_F(AttentionCudaTest, PrefillWithWindowsSinksSoftCapAndLayouts) {
   Case all;
   all.causal = false;
   all.rows = {{100, 150}, {3, 400}};
+  check(all);
+  all.window = 40;
+  all.rows = {{100, 100}, {1, 1}, {300, 300}};
   check(all);
 }
 

@@ -332,6 +332,7 @@ TEST_F(Float32Cuda, AttentionIsNearTheCpu) {
   check({.dim = 64, .window = 50, .sinks = true, .rows = kMixed});
   check({.dim = 64, .window = 200, .soft_cap = 5.0F, .rows = kMixed});
   check({.dim = 64, .sinks = true, .causal = false, .rows = kMixed});
+  check({.dim = 64, .window = 50, .causal = false, .rows = kMixed});
   check({.dim = 64, .num_decode_rows = 3, .rows = kMixed, .spare_cells = 7});
   check({.q_heads = 2, .kv_heads = 1, .dim = 64, .rows = {{1, 8200}, {2, 5000}}});
   check({.dim = 64, .rows = {{1, 90}}, .q_scale = 5.0F});

@@ -206,6 +206,62 @@ class Judge(Tiny):
         self.refused("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 50}, "truncate_prompt_tokens: 50")
 
 
+class Bert(Tiny):
+    model = "embed_bert"
+    flags = ("--max-model-len", "64")
+
+    def test_texts_and_ids_are_as_in_transformers(self):
+        for prompt in self.golden:
+            if "types" in prompt:
+                continue
+            for given in [prompt["ids"], *([prompt["text"]] if "text" in prompt else [])]:
+                item, = self.ok("/v1/embeddings", {"input": given})["data"]
+                self.near(item["embedding"], prompt["vector"])
+
+    def test_a_text_is_whole(self):
+        self.refused("/v1/embeddings", {"input": [9] * 65}, "65 tokens", "64 tokens")
+        self.refused("/v1/embeddings", {"input": "a " * 63}, "65 tokens")
+        cut = self.ok("/v1/embeddings", {"input": "a " * 63, "truncate_prompt_tokens": -1})
+        self.assertEqual(cut["usage"]["prompt_tokens"], 64)
+
+    def test_what_it_does_not_have(self):
+        self.refused("/v1/completions", {"prompt": "a"}, "embeddings and no text")
+        self.refused("/classify", {"input": "a"}, "/v1/embeddings")
+
+
+class CrossEncoder(Tiny):
+    model = "rank_xlmr"
+    flags = ("--max-model-len", "64")
+
+    def test_a_pair_is_as_in_transformers(self):
+        pair = next(prompt for prompt in self.golden if isinstance(prompt.get("text"), list))
+        query, document = pair["text"]
+        item, = self.ok("/score", {"text_1": query, "text_2": document})["data"]
+        self.near([item["score"]], pair["vector"])
+        ranked = self.ok("/rerank", {"query": query, "documents": ["zebra", document]})
+        self.assertIn(item["score"], [result["relevance_score"] for result in ranked["results"]])
+        self.assertEqual(ranked["results"][0]["relevance_score"], max(r["relevance_score"] for r in ranked["results"]))
+
+    def test_long_documents(self):
+        error = self.refused("/rerank", {"query": "a", "documents": ["b" * 100]}, "tokens are too many", "64 tokens")
+        self.assertEqual(error["param"], "documents")
+        cut = self.ok("/score", {"text_1": "a", "text_2": "b" * 100, "truncate_prompt_tokens": -1})
+        self.assertEqual(cut["usage"]["prompt_tokens"], 64)
+        self.refused("/score", {"text_1": "a" * 100, "text_2": "b", "truncate_prompt_tokens": -1}, "truncate_prompt_tokens: 64")
+
+
+class BertClassifier(Tiny):
+    model = "classify_bert"
+    flags = ("--max-model-len", "80")
+
+    def test_classes(self):
+        texts = [prompt for prompt in self.golden if isinstance(prompt.get("text"), str)]
+        answer = self.ok("/classify", {"input": [prompt["text"] for prompt in texts]})
+        for prompt, item in zip(texts, answer["data"], strict=True):
+            self.near(item["probs"], prompt["vector"])
+        self.refused("/score", {"text_1": "a", "text_2": "b"}, "3 labels")
+
+
 class Generator(Tiny):
     model = "judge_qwen3"
     flags = ("--runner", "generate")

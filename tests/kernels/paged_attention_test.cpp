@@ -236,8 +236,9 @@ void reference(const World& w,
                double& lse) {
   const auto r = static_cast<size_t>(p.request);
   const int32_t kv_head = head / (w.hq / w.hkv);
-  const int32_t begin = o.causal && o.window > 0 ? std::max(0, position - o.window + 1) : 0;
-  const int32_t end = o.causal ? position + 1 : p.end;
+  const int32_t begin = o.window > 0 ? std::max(0, position - o.window + 1) : 0;
+  const int32_t ahead = o.causal ? 1 : o.window > 0 ? o.window : p.end;
+  const int32_t end = std::min(position + ahead, p.end);
   std::vector<double> scores;
   double top = o.sinks.empty() ? -1e300 : static_cast<double>(o.sinks[static_cast<size_t>(head)]);
   for (int32_t j = begin; j < end; ++j) {
@@ -411,12 +412,15 @@ TEST_P(PagedAttentionOf, WindowSinksSoftCapAndBidirectional) {
   Options whole;
   whole.causal = false;
   const std::vector<Piece> whole_pieces{{1, 0, 17}, {3, 0, 130}};
+  Options near = whole;
+  near.window = 9;
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     expect_reference(w, window, kMixed, Batch(w, kMixed, window).run());
     expect_reference(w, sinks, kMixed, Batch(w, kMixed, sinks).run());
     expect_reference(w, cap, kMixed, Batch(w, kMixed, cap).run());
     expect_reference(w, whole, whole_pieces, Batch(w, whole_pieces, whole).run());
+    expect_reference(w, near, whole_pieces, Batch(w, whole_pieces, near).run());
   }
 }
 

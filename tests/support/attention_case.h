@@ -262,8 +262,10 @@ struct AttentionBatch : AttentionLayout {
   void attend(size_t row, int32_t query, int32_t head, Result& result) const {
     const int32_t position = c.rows[row].len - c.rows[row].queries + query;
     const int32_t kv_head = head / (c.q_heads / c.kv_heads);
-    const int32_t begin = c.causal && c.window > 0 ? std::max(0, position - c.window + 1) : 0;
-    const int32_t end = c.causal ? position + 1 : c.rows[row].len;
+    const int32_t len = c.rows[row].len;
+    const int32_t begin = c.window > 0 ? std::max(0, position - c.window + 1) : 0;
+    const int32_t ahead = c.causal ? 1 : c.window > 0 ? c.window : len;
+    const int32_t end = std::min(position + ahead, len);
     const int64_t tok = query_start_loc[row] + query;
     const float* vector = q.data() + tok * q_stride + int64_t{head} * c.dim;
     const double sink =

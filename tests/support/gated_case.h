@@ -39,6 +39,7 @@ inline double gelu(double v) {
   const double u = std::sqrt(2.0 / std::acos(-1.0)) * (v + 0.044715 * v * v * v);
   return 0.5 * v * (1.0 + std::tanh(u));
 }
+inline double exact_gelu(double v) { return 0.5 * v * std::erfc(-v * std::sqrt(0.5)); }
 
 template <typename Args, double (*kFunction)(double)>
 struct GatedCase : GatedShape {
@@ -62,5 +63,6 @@ struct GatedCase : GatedShape {
 };
 using SiluCase = GatedCase<SiluAndMulArgs, &silu>;
 using GeluCase = GatedCase<GeluAndMulArgs, &gelu>;
+using ExactGeluCase = GatedCase<GeluAndMulArgs, &exact_gelu>;
 
 }  // namespace warprow::testing

@@ -250,6 +250,26 @@ pub unsafe extern "C" fn wr_tokenizer_encode(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn wr_tokenizer_encode_pair(
+    tokenizer: *const Tokenizer,
+    a: Text,
+    b: Text,
+    ids: *mut Owned,
+    num_first: *mut usize,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        let Tokenizer::Hf(t) = &*tokenizer else {
+            return Err("pairs of texts need a tokenizer.json".to_string());
+        };
+        let (encoded, first) = t.encode_pair(a.bytes(), b.bytes())?;
+        *ids = Owned::from_ids(encoded);
+        *num_first = first;
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn wr_tokenizer_vocab_size(tokenizer: *const Tokenizer) -> usize {
     (*tokenizer).pieces().kinds.len()
 }

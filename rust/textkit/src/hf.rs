@@ -56,6 +56,19 @@ impl HfTokenizer {
             .to_vec())
     }
 
+    /// Two texts with the tokens around and between them, and the number of tokens before the second segment: all, if the
+    /// tokenizer has one segment alone. Invalid bytes become U+FFFD.
+    pub fn encode_pair(&self, a: &[u8], b: &[u8]) -> Result<(Vec<u32>, usize), String> {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let encoded = self
+            .tokenizer
+            .encode_fast((text(a), text(b)), true)
+            .map_err(|e| format!("tokenizer: {e}"))?;
+        let types = encoded.get_type_ids();
+        let first = types.iter().position(|&t| t != 0).unwrap_or(types.len());
+        Ok((encoded.get_ids().to_vec(), first))
+    }
+
     /// The text between invalid bytes is encoded in parts. The special tokens are added once, around the whole.
     fn encode_raw(&self, text: &[u8], add_special: bool) -> tokenizers::Result<Encoding> {
         let mut whole = Encoding::default();

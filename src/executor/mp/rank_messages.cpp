@@ -48,7 +48,7 @@ void visit(A& archive, Ref<A, PoolingLabel> v) {
 template <typename A>
 void visit(A& archive, Ref<A, PoolingFacts> v) {
   archive(v.task, v.method, v.width, v.normalize, v.dimensions, v.activation, v.labels);
-  archive(v.pair_form);
+  archive(v.pair_form, v.whole_prompts, v.num_segments);
 }
 
 template <typename A>

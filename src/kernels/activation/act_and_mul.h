@@ -22,10 +22,9 @@ struct SiluAndMulArgs {
 
 WR_OP(silu_and_mul, SiluAndMulArgs);
 
-// GELU gate of a feed-forward layer, with the tanh form of GELU.
+// GELU gate of a feed-forward layer.
 //
-// Formula: out[t, i] = gelu(x[t, i]) * x[t, width + i], gelu(v) = v / 2 * (1 + tanh(u)) = v / (1 + e^-2u), u
-//   = sqrt(2 / pi) * (v + 0.044715 v^3).
+// Formula: out[t, i] = gelu(x[t, i]) * x[t, width + i]; gelu as in gelu.h.
 // Shapes: x [T, 2 * width], gate and up side by side; out [T, width] (any row strides).
 // Mapping: CPU: rows in parallel, lanes along the row. CUDA: a thread an output.
 // Bytes moved: 12 * T * width; on CUDA 6 * T * width.
@@ -36,6 +35,7 @@ WR_OP(silu_and_mul, SiluAndMulArgs);
 struct GeluAndMulArgs {
   ConstActView x;
   ActView out;
+  bool exact = false;  // GELU itself, not its tanh form
 };
 
 WR_OP(gelu_and_mul, GeluAndMulArgs);

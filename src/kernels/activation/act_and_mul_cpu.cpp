@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu_stream.h"
 #include "kernels/activation/act_and_mul_loops.h"
+#include "kernels/activation/gelu.h"
 
 namespace warprow::cpu {
 namespace {
@@ -37,7 +38,24 @@ void silu_and_mul(Stream& stream, const SiluAndMulArgs& args) {
 }
 
 void gelu_and_mul(Stream& stream, const GeluAndMulArgs& args) {
-  launch_rows(stream, "gelu_and_mul", args.x, args.out, WR_ISA_PICK(gelu_and_mul_row));
+  launch_rows(stream,
+              "gelu_and_mul",
+              args.x,
+              args.out,
+              args.exact ? WR_ISA_PICK(exact_gelu_and_mul_row) : WR_ISA_PICK(gelu_and_mul_row));
+}
+
+void gelu(Stream& stream, const GeluArgs& args) {
+  const View<float, 2> x = args.x.f32();
+  const auto width = static_cast<int32_t>(x.shape[1]);
+  const auto run_row = args.exact ? WR_ISA_PICK(exact_gelu_row) : WR_ISA_PICK(gelu_row);
+  as_cpu(stream).launch("gelu", [x, width, run_row](ComputePool& pool) {
+    pool.parallel_for(x.shape[0], 8, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t t = begin; t < end; ++t) {
+        run_row(x.row(t), width);
+      }
+    });
+  });
 }
 
 }  // namespace warprow::cpu

@@ -3,6 +3,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/activation/gelu.h"
 #include "kernels/cuda/vector_access.cuh"
 
 // Formula, shapes, preconditions: act_and_mul.h. x and out are bf16, or both are
@@ -75,13 +76,46 @@ __global__ void __launch_bounds__(kThreads) silu_rows_of_any_width(Rows<T> a) {
         silu_times<T>(to_float(row[0]), to_float(row[a.width])));
 }
 
-template <typename T>
-__device__ __forceinline__ float gelu_times(float gate, float up) {
-  const float twice_u = 1.5957691216057308F * gate * (1.0F + 0.044715F * gate * gate);
-  return times_sigmoid<T>(gate, twice_u) * up;
+template <typename T, bool kExact>
+__device__ __forceinline__ float gelu_of(float v) {
+  if constexpr (kExact) {
+    return 0.5F * v * (1.0F + erff(v * 0.70710678118654752F));
+  }
+  const float twice_u = 1.5957691216057308F * v * (1.0F + 0.044715F * v * v);
+  return times_sigmoid<T>(v, twice_u);
 }
 
-template <typename T>
+template <typename T, bool kExact>
+__global__ void __launch_bounds__(kThreads) gelu_in_place(Rows<T> a) {
+  pdl_wait();
+  pdl_release();
+  const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kVec;
+  if (column >= a.width) {
+    return;
+  }
+  T* at = a.out + blockIdx.x * a.out_stride + column;
+  float v[kVec];
+  load8(at, v);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    v[i] = gelu_of<T, kExact>(v[i]);
+  }
+  store8(at, v);
+}
+
+// For any width and alignment.
+template <typename T, bool kExact>
+__global__ void __launch_bounds__(kThreads) gelu_in_place_of_any_width(Rows<T> a) {
+  pdl_wait();
+  pdl_release();
+  const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  if (column < a.width) {
+    T* at = a.out + blockIdx.x * a.out_stride + column;
+    store(at, gelu_of<T, kExact>(to_float(*at)));
+  }
+}
+
+template <typename T, bool kExact>
 __global__ void __launch_bounds__(kThreads) gelu_rows(Rows<T> a) {
   pdl_wait();
   pdl_release();
@@ -91,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) gelu_rows(Rows<T> a) {
   }
   const T* row = a.x + blockIdx.x * a.x_stride + column;
   store(a.out + blockIdx.x * a.out_stride + column,
-        gelu_times<T>(to_float(row[0]), to_float(row[a.width])));
+        gelu_of<T, kExact>(to_float(row[0])) * to_float(row[a.width]));
 }
 
 // Checks the shapes. A view for the kernels.
@@ -142,9 +176,49 @@ void gelu_and_mul(Stream& stream, const GeluAndMulArgs& args) {
   }
   const LaunchShape shape = shape_of(args.out, kThreads);
   if (args.out.dtype == DType::kF32) {
-    launch(stream, "gelu_and_mul", shape, gelu_rows<float>, rows_of<float>(args.x, args.out));
+    launch(stream,
+           "gelu_and_mul",
+           shape,
+           args.exact ? gelu_rows<float, true> : gelu_rows<float, false>,
+           rows_of<float>(args.x, args.out));
   } else {
-    launch(stream, "gelu_and_mul", shape, gelu_rows<Bf16>, rows_of<Bf16>(args.x, args.out));
+    launch(stream,
+           "gelu_and_mul",
+           shape,
+           args.exact ? gelu_rows<Bf16, true> : gelu_rows<Bf16, false>,
+           rows_of<Bf16>(args.x, args.out));
+  }
+}
+
+namespace {
+
+template <typename T, bool kExact>
+void launch_gelu(Stream& stream, const ActView& x) {
+  const Rows<T> rows{.x = nullptr,
+                     .x_stride = 0,
+                     .out = static_cast<T*>(x.data),
+                     .out_stride = x.stride,
+                     .width = static_cast<int32_t>(x.shape[1])};
+  const bool fits = rows.width % kVec == 0 && rows_fit_vec(rows.out, rows.out_stride, sizeof(T));
+  launch(stream,
+         "gelu",
+         shape_of(x, fits ? kThreads * kVec : kThreads),
+         fits ? gelu_in_place<T, kExact> : gelu_in_place_of_any_width<T, kExact>,
+         rows);
+}
+
+}  // namespace
+
+void gelu(Stream& stream, const GeluArgs& args) {
+  WR_CHECK(args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16);
+  if (args.x.shape[0] == 0) {
+    return;
+  }
+  if (args.x.dtype == DType::kF32) {
+    args.exact ? launch_gelu<float, true>(stream, args.x)
+               : launch_gelu<float, false>(stream, args.x);
+  } else {
+    args.exact ? launch_gelu<Bf16, true>(stream, args.x) : launch_gelu<Bf16, false>(stream, args.x);
   }
 }
 

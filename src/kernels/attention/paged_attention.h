@@ -14,7 +14,7 @@ namespace warprow {
 // Attention of a step's queries over the paged KV cache. One call takes prefill, decode and mixed batches.
 //
 // Formula: query i of batch row r has position p = seq_lens[r] - (query count of row r) + i. It sees keys
-//   [max(0, p - window + 1), p]; if not causal, all seq_lens[r] keys. s_j = scale * q . k_j, with a soft cap
+//   [max(0, p - window + 1), p]; if not causal, all seq_lens[r] keys, or those less than window from p. s_j = scale * q . k_j, with a soft cap
 //   c * tanh(s_j / c); out = sum_j e^(s_j) v_j / (sum_j e^(s_j) + e^(sink of the head)); lse = log of the
 //   denominator.
 // Shapes: q [T, Hq * head_dim_k] (any row stride: a window of the QKV buffer); out [T, Hq * head_dim_v];

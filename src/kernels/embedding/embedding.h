@@ -18,9 +18,10 @@ struct EmbeddingArgs {
   View<const float, 2> given = {};
   float scale = 1.0F;
   int32_t first_id = 0;  // the id of the table's first row
+  int32_t id_mask = -1;  // the bits of ids[t] that are the id
 };
 
-// Formula: out[t] = scale * table[ids[t] - first_id], exactly dequantised. For an id that the table does not have:
+// Formula: out[t] = scale * table[(ids[t] & id_mask) - first_id], exactly dequantised. For an id that the table does not have:
 //   given[t] if the id is negative and given is not empty, else zeros.
 // Shapes: out [num_toks, table.k]; num_toks may be 0. Mapping (CPU): rows over the compute pool.
 // Bytes moved: a row shares its 64-byte lines with 15 others, so up to 16 times its packed bytes.

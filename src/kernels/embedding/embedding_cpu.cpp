@@ -113,7 +113,7 @@ class PanelLane {
 void gather(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   const View<float, 2> out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
-    const int32_t id = args.ids(t);
+    const int32_t id = args.ids(t) & args.id_mask;
     float* row = out.row(t);
     if (id >= args.first_id && id - args.first_id < args.table.n) {
       PanelLane(args.table, id - args.first_id).dequantise(row);

@@ -20,6 +20,7 @@ struct Rows {
   const int32_t* ids;
   const T* table;
   int32_t first_id;
+  int32_t id_mask;
   int32_t num_ids;  // rows of the table
   int32_t width;
   float* out;
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) look_up(Rows<T> a) {
   if (column >= a.width) {
     return;
   }
-  const int32_t id = a.ids[blockIdx.x];
+  const int32_t id = a.ids[blockIdx.x] & a.id_mask;
   float v[kVec] = {};
   if (known(a, id)) {
     load8(a.table + int64_t{id - a.first_id} * a.width + column, v);
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) look_up_any_width(Rows<T> a) {
   if (column >= a.width) {
     return;
   }
-  const int32_t id = a.ids[blockIdx.x];
+  const int32_t id = a.ids[blockIdx.x] & a.id_mask;
   const bool given = id < 0 && a.given != nullptr;
   float v = given ? a.given[blockIdx.x * a.given_stride + column] : 0.0F;
   if (known(a, id)) {
@@ -79,6 +80,7 @@ void launch_look_up(Stream& stream, const EmbeddingArgs& args) {
   const Rows<T> rows{.ids = args.ids.data,
                      .table = reinterpret_cast<const T*>(args.table.data),
                      .first_id = args.first_id,
+                     .id_mask = args.id_mask,
                      .num_ids = args.table.n,
                      .width = args.table.k,
                      .out = static_cast<float*>(args.out.data),

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "device/range.h"
+#include "kernels/pool/mean_rows.h"
 #include "models/model.h"
 #include "models/pooler.h"
 #include "runner/features/step_pieces.h"
@@ -25,9 +26,11 @@ struct Wanted {
   std::vector<float> vectors;  // the other methods: hidden states
 };
 
-// Hidden states that a step copied, [max_num_toks, hidden_size], and the rows whose prompts it ended.
+// What a step left in pinned memory, and the rows whose prompts it ended.
 struct Copied {
-  std::byte* data = nullptr;
+  std::byte* data = nullptr;   // hidden states [max_num_toks, hidden_size]
+  float* means = nullptr;      // of the batch's rows [max_num_seqs, hidden_size]
+  std::vector<Piece> whole{};  // the rows that need a mean and had all of their prompt in the step
   DType dtype = DType::kF32;
   int64_t width = 0;
   std::vector<RowId> ended{};
@@ -49,11 +52,14 @@ class Pooling final : public RunnerFeature {
     const size_t step_bytes = static_cast<size_t>(parts.limits.max_num_toks) *
                               static_cast<size_t>(parts.model->facts().hidden_size) *
                               dtype_bytes(parts.model->facts().act_dtype);
-    memory_ = parts.device->make_pinned(pieces_.steps().size() * step_bytes);
+    const size_t mean_bytes = static_cast<size_t>(parts.limits.max_num_seqs) *
+                              static_cast<size_t>(parts.model->facts().hidden_size) * sizeof(float);
+    memory_ = parts.device->make_pinned(pieces_.steps().size() * (step_bytes + mean_bytes));
     std::byte* data = memory_.data();
     for (Pieces::Step& step : pieces_.steps()) {
-      step.memory.data = data;
-      data += step_bytes;
+      step.memory.means = reinterpret_cast<float*>(data);
+      step.memory.data = data + mean_bytes;
+      data += mean_bytes + step_bytes;
     }
   }
 
@@ -88,17 +94,28 @@ class Pooling final : public RunnerFeature {
     step.memory.dtype = batch.hidden.dtype;
     step.memory.width = batch.hidden.shape[1];
     step.memory.ended = ending_;
+    step.memory.whole.clear();
     int64_t first_tok = 0;
     int64_t used = 0;
+    int64_t index = -1;
     for (const ScheduledRow& row : batch.rows) {
+      ++index;
       const Wanted& wanted = of(row);
       const Piece piece = wanted_piece(row, wanted, first_tok);
-      if (piece.count > 0) {
+      if (wanted.method == SamplingParams::kPoolMean && row.num_computed_tokens == 0 && ends(row)) {
+        step.memory.whole.push_back({row.row, wanted.generation, index, row.num_tokens});
+      } else if (piece.count > 0) {
         copy(stream, batch.hidden.rows(piece.begin, piece.count), step.memory, used);
         step.pieces.push_back({row.row, wanted.generation, used, piece.count});
         used += piece.count;
       }
       first_tok += row.num_tokens;
+    }
+    if (!step.memory.whole.empty()) {
+      mean_rows(stream,
+                {batch.hidden,
+                 make_view(batch.device.query_start_loc, index + 2),
+                 make_view(step.memory.means, index + 1, step.memory.width)});
     }
   }
 
@@ -108,6 +125,13 @@ class Pooling final : public RunnerFeature {
       Wanted& wanted = pieces_.of(piece.row, piece.generation);
       if (wanted.method != 0 && wanted.generation == piece.generation) {
         add_piece(step.memory, piece, wanted);
+      }
+    }
+    for (const Piece& piece : step.memory.whole) {
+      Wanted& wanted = pieces_.of(piece.row, piece.generation);
+      if (wanted.method != 0 && wanted.generation == piece.generation) {
+        const float* mean = step.memory.means + piece.begin * step.memory.width;
+        wanted.vectors.assign(mean, mean + step.memory.width);
       }
     }
     for (RowOutput& row : output.rows) {
@@ -125,14 +149,18 @@ class Pooling final : public RunnerFeature {
     return pieces_.of(row.row, rows_.host(row.row).generation);
   }
 
+  // Whether the step ends the row's prompt.
+  [[nodiscard]] bool ends(const ScheduledRow& row) const {
+    return std::ranges::find(ending_, row.row) != ending_.end();
+  }
+
   // The tokens of the step whose hidden states the row needs: begin counts in the step's tokens.
   [[nodiscard]] Piece wanted_piece(const ScheduledRow& row,
                                    const Wanted& wanted,
                                    int64_t first_tok) const {
-    const bool ends = std::ranges::find(ending_, row.row) != ending_.end();
     switch (wanted.method) {
       case SamplingParams::kPoolLast:
-        return {row.row, 0, first_tok + row.num_tokens - 1, ends ? 1 : 0};
+        return {row.row, 0, first_tok + row.num_tokens - 1, ends(row) ? 1 : 0};
       case SamplingParams::kPoolFirst:
         return {row.row, 0, first_tok, row.num_computed_tokens == 0 ? 1 : 0};
       case SamplingParams::kPoolMean:
@@ -169,7 +197,7 @@ class Pooling final : public RunnerFeature {
   }
 
   void give_out(int64_t width, Wanted& wanted, RowOutput& row, ModelRunnerOutput& output) const {
-    if (wanted.method == SamplingParams::kPoolMean) {
+    if (wanted.method == SamplingParams::kPoolMean && wanted.vectors.empty()) {
       for (const double sum : wanted.sum) {
         wanted.vectors.push_back(static_cast<float>(sum / wanted.num_toks));
       }

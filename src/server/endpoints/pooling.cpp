@@ -142,8 +142,46 @@ tl::expected<std::vector<TokenId>, ApiError> encode_pooled(const Served& served,
   return ids;
 }
 
-EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
-  Prompts out;
+tl::expected<PooledPrompt, ApiError> encode_segments(const Served& served,
+                                                     const PoolingBody& body,
+                                                     const std::string& first,
+                                                     const std::string& second,
+                                                     const char* field) {
+  Result<Tokenizer::Pair> pair = served.engine.text().tokenizer.encode_pair(first, second);
+  if (!pair) {
+    return tl::unexpected(api_error(pair.error()));
+  }
+  PooledPrompt out{std::move(pair->ids), pair->second};
+  if (!body.truncate_prompt_tokens) {
+    if (std::optional<ApiError> error = too_long(served, out.ids, field)) {
+      return tl::unexpected(*std::move(error));
+    }
+    return out;
+  }
+  const Result<int64_t> most = most_tokens(served, body);
+  const Result<Tokenizer::Pair> around = served.engine.text().tokenizer.encode_pair(first, "");
+  if (!most || !around) {
+    return tl::unexpected(api_error(!most ? most.error() : around.error()));
+  }
+  const int64_t excess = std::ssize(out.ids) - *most;
+  if (excess <= 0) {
+    return out;
+  }
+  if (std::cmp_greater(around->ids.size(), *most)) {
+    return tl::unexpected(ApiError{
+        .message = fmt::format("truncate_prompt_tokens: {} leaves no token of the second text; {} "
+                               "are the first and around them",
+                               *most,
+                               around->ids.size()),
+        .param = "truncate_prompt_tokens"});
+  }
+  const auto last = out.ids.end() - 1;  // the special token behind the second text
+  out.ids.erase(last - excess, last);
+  return out;
+}
+
+PooledPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
+  std::vector<PooledPrompt> out;
   for (const TextOrIds& input : body.inputs) {
     if (const auto* text = std::get_if<std::string>(&input)) {
       tl::expected<std::vector<TokenId>, ApiError> ids =
@@ -151,10 +189,11 @@ EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
       if (!ids) {
         return tl::unexpected(std::move(ids.error()));
       }
-      out.push_back(*std::move(ids));
+      out.push_back({*std::move(ids)});
       continue;
     }
-    std::vector<TokenId>& ids = out.emplace_back(std::get<std::vector<TokenId>>(input));
+    std::vector<TokenId>& ids = out.emplace_back().ids;
+    ids = std::get<std::vector<TokenId>>(input);
     if (body.truncate_prompt_tokens) {
       const Result<int64_t> most = most_tokens(served, body);
       if (!most) {
@@ -168,23 +207,23 @@ EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
   return out;
 }
 
-tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(
-    const Served& served,
-    const PoolingBody& body,
-    EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body)) {
+tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(const Served& served,
+                                                                  const PoolingBody& body,
+                                                                  PreparePooled prepare) {
   // Whether the model pools at all, before its texts are encoded.
   PoolingRequest wanted = body.request;
   wanted.prompt = std::vector<TokenId>{0};
   if (const Result<ValidRequest> valid = served.engine.validate_pooling(wanted); !valid) {
     return tl::unexpected(api_error(valid.error()));
   }
-  EncodedPrompts prompts = prepare(served, body);
+  PooledPrompts prompts = prepare(served, body);
   if (!prompts) {
     return tl::unexpected(std::move(prompts.error()));
   }
   std::vector<ValidRequest> out;
-  for (std::vector<TokenId>& prompt : *prompts) {
-    wanted.prompt = std::move(prompt);
+  for (PooledPrompt& prompt : *prompts) {
+    wanted.prompt = std::move(prompt.ids);
+    wanted.second_segment = prompt.second_segment;
     Result<ValidRequest> one = served.engine.validate_pooling(wanted);
     if (!one) {
       return tl::unexpected(api_error(one.error()));

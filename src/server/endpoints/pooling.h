@@ -18,21 +18,28 @@ namespace warprow {
 using WriteVectors =
     std::function<std::string(const AnswerInfo& info, std::span<const RequestUpdate> texts)>;
 
+// A text as the engine takes it, or two that are one.
+struct PooledPrompt {
+  std::vector<TokenId> ids;
+  int32_t second_segment = 0;  // PoolingRequest::second_segment
+};
+using PooledPrompts = tl::expected<std::vector<PooledPrompt>, ApiError>;
+using PreparePooled = PooledPrompts (*)(const Served& served, const PoolingBody& body);
+
 // How an endpoint of pooling models differs from the others.
 struct PoolingEndpoint {
   const char* name;       // in the journal and in traces
   const char* id_prefix;  // of its answers
   Result<PoolingBody> (*parse)(std::string_view text);
-  EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body);
+  PreparePooled prepare;
   // Copies what it needs of the body.
   WriteVectors (*make_writer)(const Served& served, const PoolingBody& body);
 };
 
 // The body's texts as the engine takes them, or the client's error. `prepare` encodes them.
-tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(
-    const Served& served,
-    const PoolingBody& body,
-    EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body));
+tl::expected<std::vector<ValidRequest>, ApiError> pooled_requests(const Served& served,
+                                                                  const PoolingBody& body,
+                                                                  PreparePooled prepare);
 
 // From a request to a Generation, which has submitted a request for each text.
 ApiAnswer pool(Served& served,
@@ -47,12 +54,20 @@ tl::expected<std::vector<TokenId>, ApiError> encode_pooled(const Served& served,
                                                            const std::string& text,
                                                            const char* field);
 
+// The tokens of two texts, with those that the model's rules put around and between them. With truncate_prompt_tokens the
+// second text is cut.
+tl::expected<PooledPrompt, ApiError> encode_segments(const Served& served,
+                                                     const PoolingBody& body,
+                                                     const std::string& first,
+                                                     const std::string& second,
+                                                     const char* field);
+
 // Those of all inputs.
-EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body);
+PooledPrompts prepare_inputs(const Served& served, const PoolingBody& body);
 
 // Those of scores; scores.cpp. A reranker reads each pair. Embeddings are those of the queries, then those of the
 // documents.
-EncodedPrompts prepare_scores(const Served& served, const PoolingBody& body);
+PooledPrompts prepare_scores(const Served& served, const PoolingBody& body);
 
 // A vector as a JSON list, each value with the fewest digits that name its float32; or as base64 of little-endian
 // float32 in quotes.

@@ -31,13 +31,16 @@ constexpr const char* kJudgeInstruction =
 
 const PoolingFacts& facts(const Served& served) { return served.engine.model_facts().pooling; }
 
-tl::expected<std::vector<TokenId>, ApiError> encode_pair(const Served& served,
-                                                         const PoolingBody& body,
-                                                         const std::string& query,
-                                                         const std::string& document) {
-  if (facts(served).pair_form == PairForm::kJoined) {
-    return encode_pooled(served, body, query + document, "documents");
-  }
+// A text alone.
+tl::expected<PooledPrompt, ApiError> as_prompt(tl::expected<std::vector<TokenId>, ApiError> ids) {
+  return std::move(ids).map([](std::vector<TokenId> all) { return PooledPrompt{std::move(all)}; });
+}
+
+// Qwen3-Reranker's chat of a pair.
+tl::expected<std::vector<TokenId>, ApiError> encode_judged(const Served& served,
+                                                           const PoolingBody& body,
+                                                           const std::string& query,
+                                                           const std::string& document) {
   const Tokenizer& tokenizer = served.engine.text().tokenizer;
   std::vector<TokenId> ids = tokenizer.encode(kJudgeBegin, false);
   const std::vector<TokenId> end = tokenizer.encode(kJudgeEnd, false);
@@ -69,6 +72,21 @@ tl::expected<std::vector<TokenId>, ApiError> encode_pair(const Served& served,
   ids.insert(ids.end(), own->begin(), own->end());
   ids.insert(ids.end(), end.begin(), end.end());
   return ids;
+}
+
+tl::expected<PooledPrompt, ApiError> encode_pair(const Served& served,
+                                                 const PoolingBody& body,
+                                                 const std::string& query,
+                                                 const std::string& document) {
+  switch (facts(served).pair_form) {
+    case PairForm::kSegments:
+      return encode_segments(served, body, query, document, "documents");
+    case PairForm::kQwen3Judge:
+      return as_prompt(encode_judged(served, body, query, document));
+    case PairForm::kJoined:
+      break;
+  }
+  return as_prompt(encode_pooled(served, body, query + document, "documents"));
 }
 
 // Nothing to score with: several labels.
@@ -139,32 +157,33 @@ WriteVectors make_rerank_writer(const Served& /*served*/, const PoolingBody& bod
 
 }  // namespace
 
-EncodedPrompts prepare_scores(const Served& served, const PoolingBody& body) {
+PooledPrompts prepare_scores(const Served& served, const PoolingBody& body) {
   if (std::optional<ApiError> error = scores_error(served)) {
     return tl::unexpected(*std::move(error));
   }
-  Prompts out;
+  std::vector<PooledPrompt> out;
   const bool embeds = facts(served).task == PoolingTask::kEmbed;
-  const auto add = [&](tl::expected<std::vector<TokenId>, ApiError> ids) {
+  const auto add = [&](tl::expected<PooledPrompt, ApiError> prompt) {
     std::optional<ApiError> error;
-    if (ids) {
-      out.push_back(*std::move(ids));
+    if (prompt) {
+      out.push_back(*std::move(prompt));
     } else {
-      error = std::move(ids.error());
+      error = std::move(prompt.error());
     }
     return error;
   };
   if (embeds) {
     for (const std::string& query : body.queries) {
-      if (auto error = add(encode_pooled(served, body, query, "text_1"))) {
+      if (auto error = add(as_prompt(encode_pooled(served, body, query, "text_1")))) {
         return tl::unexpected(*std::move(error));
       }
     }
   }
   for (size_t i = 0; i < body.documents.size(); ++i) {
     const std::string& query = body.queries[body.queries.size() == 1 ? 0 : i];
-    if (auto error = add(embeds ? encode_pooled(served, body, body.documents[i], "documents")
-                                : encode_pair(served, body, query, body.documents[i]))) {
+    if (auto error =
+            add(embeds ? as_prompt(encode_pooled(served, body, body.documents[i], "documents"))
+                       : encode_pair(served, body, query, body.documents[i]))) {
       return tl::unexpected(*std::move(error));
     }
   }

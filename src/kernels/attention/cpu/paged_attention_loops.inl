@@ -35,10 +35,11 @@ constexpr int least(int a, int b) { return a < b ? a : b; }
 constexpr int most(int a, int b) { return a > b ? a : b; }
 
 inline Span visible(const AttentionTile& a, int position) {
-  if (!a.causal) {
-    return {0, a.seq_len};
+  const int behind = a.window > 0 ? most(0, position - a.window + 1) : 0;
+  if (a.causal) {
+    return {behind, least(position + 1, a.seq_len)};
   }
-  return {a.window > 0 ? most(0, position - a.window + 1) : 0, least(position + 1, a.seq_len)};
+  return {behind, a.window > 0 ? least(position + a.window, a.seq_len) : a.seq_len};
 }
 
 inline State state_at(const Work& w, float* p) {

@@ -64,7 +64,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     const int32_t last_query = (min(item.first_row + kHopperRows, item.num_rows) - 1) / p.group;
     const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
     const int32_t all_see_to =
-        p.causal ? item.first_position + item.first_row / p.group + 1 : item.seq_len;
+        p.end_key(item.first_position + item.first_row / p.group, item.seq_len);
     const auto masked = [&](int32_t tile) {
       return tile * kKeys < all_see_from || (tile + 1) * kKeys > all_see_to;
     };

@@ -120,7 +120,7 @@ struct HopperState {
 #pragma unroll
       for (int i = 0; i < kScores; ++i) {
         const int32_t at = position[i / 2 % 2];
-        const int32_t high = p.causal ? min(at + 1, item.seq_len) : item.seq_len;
+        const int32_t high = p.end_key(at, item.seq_len);
         const int32_t low = p.window > 0 ? at - p.window + 1 : 0;
         const int32_t key = column + i / 4 * 8 + i % 2;
         s[i] = key >= low && key < high ? s[i] : -INFINITY;

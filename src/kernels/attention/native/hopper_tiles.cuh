@@ -61,7 +61,7 @@ struct HopperItem {
     seq_len = p.seq_lens[row];
     first_position = seq_len - queries;
     const int32_t last_query = (min(first_row + kHopperRows, num_rows) - 1) / p.group;
-    const int32_t end_key = p.causal ? min(seq_len, first_position + last_query + 1) : seq_len;
+    const int32_t end_key = p.end_key(first_position + last_query, seq_len);
     const int32_t first_key =
         p.window > 0 ? max(0, first_position + first_row / p.group - p.window + 1) : 0;
     first_tile = first_key / tile_keys;

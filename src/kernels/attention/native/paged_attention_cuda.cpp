@@ -149,7 +149,7 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.first_prefill_row = split.num_decode_rows;
   p.num_rows = split.num_rows;
   p.schedule_window = args.schedule_window;
-  p.window = args.causal ? args.window : 0;
+  p.window = args.window;
   p.scale = args.scale;
   p.soft_cap = args.soft_cap;
   p.causal = args.causal;

@@ -139,6 +139,12 @@ struct NativeParams {
   bool causal;
   bool settled;   // ScheduledAttentionArgs::settled
   bool in_parts;  // sums in parts (parts.h), in the order of order.cuh
+
+  // The end of the keys that the query at a position of a row with seq_len keys sees.
+  [[nodiscard]] WR_HD int32_t end_key(int32_t position, int32_t seq_len) const {
+    const int32_t ahead = causal ? 1 : window;
+    return ahead > 0 && position + ahead < seq_len ? position + ahead : seq_len;
+  }
 };
 
 // The launchers. One instance for each head size (src/CMakeLists.txt).

@@ -82,7 +82,7 @@ struct PrefillItem {
     seq_len = p.seq_lens[row];
     first_position = seq_len - queries;
     const int32_t last_row = min(first_row + rows_per_tile, num_rows) - 1;
-    end_key = min(seq_len, p.causal ? first_position + last_row / p.group + 1 : seq_len);
+    end_key = p.end_key(first_position + last_row / p.group, seq_len);
     first_key = p.window > 0 ? max(0, first_position + first_row / p.group - p.window + 1) : 0;
     return true;
   }
@@ -258,7 +258,7 @@ struct PrefillState {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int32_t at = position[m][i / 2];
-        const int32_t high = p.causal ? min(at + 1, item.seq_len) : item.seq_len;
+        const int32_t high = p.end_key(at, item.seq_len);
         const int32_t low = p.window > 0 ? at - p.window + 1 : 0;
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) {
@@ -429,7 +429,7 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   const int32_t last_query = (min(item.first_row + Sizes::kRows, item.num_rows) - 1) / p.group;
   const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
   const int32_t all_see_to =
-      p.causal ? item.first_position + item.first_row / p.group + 1 : item.seq_len;
+      p.end_key(item.first_position + item.first_row / p.group, item.seq_len);
   int stage = 0;
   const float scale = exponent_scale(p.scale, p.soft_cap);
   int32_t border = kParts ? part_end(tile * kPrefillKeys) : 0;

@@ -66,8 +66,8 @@ __device__ __forceinline__ Query query_of(const Params<T>& p, int32_t tok) {
   const int32_t position = len - p.query_start_loc[row + 1] + tok;
   Query query;
   query.blocks = p.block_table.of_row(index);
-  query.begin = p.causal && p.window > 0 ? max(0, position - p.window + 1) : 0;
-  query.end = p.causal ? position + 1 : len;
+  query.begin = p.window > 0 ? max(0, position - p.window + 1) : 0;
+  query.end = p.causal ? position + 1 : p.window > 0 ? min(position + p.window, len) : len;
   return query;
 }
 
