@@ -55,6 +55,7 @@ struct AttentionCapabilities {
   bool sliding_window = false;
   bool sinks = false;
   bool soft_cap = false;
+  bool output_gate = true;  // columns behind Q, K and V
   bool not_causal = false;  // all of them do causal attention
   bool batch_invariant = false;
   bool batch_invariant_window = false;

@@ -10,6 +10,7 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kHeadDims[] = {64, 128};
+constexpr int32_t kLargeHeadDims[] = {256};
 
 constexpr AttentionCapabilities kCapabilities{
     .name = "native",
@@ -35,10 +36,19 @@ constexpr AttentionCapabilities kCapabilities{
     .max_num_rows = cuda::kMaxScheduledRows,
     .graph_support = GraphSupport::kAlways,
 };
+constexpr AttentionCapabilities kOfLargeHeads = [] {
+  AttentionCapabilities can = kCapabilities;
+  can.head_dims = kLargeHeadDims;
+  can.min_compute_capability = 90;
+  can.max_compute_capability = 90;
+  return can;
+}();
 
 class NativeAttention final : public AttentionBackend {
  public:
-  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+  explicit NativeAttention(const AttentionCapabilities& can) : can_(can) {}
+
+  const AttentionCapabilities& capabilities() const override { return can_; }
 
   void allocate(Arena& workspace, Device& /*device*/, const AttentionLimits& limits) override {
     WR_CHECK_LE(limits.num_heads, cuda::kMaxGroup * limits.kv.num_kv_heads);
@@ -83,6 +93,7 @@ class NativeAttention final : public AttentionBackend {
     return args;
   }
 
+  const AttentionCapabilities& can_;
   AttentionLimits limits_;
   View<std::byte, 1> scratch_;
   int32_t window_ = 0;
@@ -92,7 +103,11 @@ class NativeAttention final : public AttentionBackend {
 
 const AttentionCapabilities& native_attention_capabilities() { return kCapabilities; }
 std::unique_ptr<AttentionBackend> make_native_attention() {
-  return std::make_unique<NativeAttention>();
+  return std::make_unique<NativeAttention>(kCapabilities);
+}
+const AttentionCapabilities& native_large_head_capabilities() { return kOfLargeHeads; }
+std::unique_ptr<AttentionBackend> make_native_large_heads() {
+  return std::make_unique<NativeAttention>(kOfLargeHeads);
 }
 
 }  // namespace warprow

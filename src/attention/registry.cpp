@@ -24,18 +24,20 @@ constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
     {&phased_attention_capabilities, &make_phased_attention},
     {&native_attention_capabilities, &make_native_attention},
+    {&native_large_head_capabilities, &make_native_large_heads},
     {&flashinfer_capabilities, &make_flashinfer},
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
     {&float32_attention_capabilities, &make_float32_attention},
     {&state_pages_capabilities, &make_state_pages},
+    {&state_pages_cuda_capabilities, &make_state_pages_cuda},
 };
 
 // The names, each once.
 std::string known_names() {
   std::string names = "auto";
   for (const Entry& entry : kBackends) {
-    if (entry.make == &make_state_pages) {
-      continue;  // no layer's choice
+    if (entry.capabilities().max_head_dim == 0 && entry.capabilities().head_dims.empty()) {
+      continue;  // of states, no layer's choice
     }
     const std::string name = fmt::format(", {},", entry.capabilities().name);
     if ((names + ",").find(name) == std::string::npos) {
@@ -110,6 +112,9 @@ std::string unmet_by_rules(const AttentionCapabilities& can, const AttentionNeed
   }
   if (need.soft_cap && !can.soft_cap) {
     return "soft caps";
+  }
+  if (need.output_gate && !can.output_gate) {
+    return "output gates";
   }
   if (!need.causal && !can.not_causal) {
     return "attention that is not causal";

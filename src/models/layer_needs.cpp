@@ -79,6 +79,7 @@ std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers
     need.num_heads = layers[l].num_heads;
     need.sinks = layers[l].sinks;
     need.soft_cap = layers[l].soft_cap != 0.0F;
+    need.output_gate = layers[l].output_gate;
     needs.push_back(need);
   }
   return needs;
