@@ -10,13 +10,14 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kHeadDims[] = {64, 128};
-constexpr int32_t kLargeHeadDims[] = {256};
+constexpr int32_t kHopperHeadDims[] = {256};  // in the batch-invariant order of sums alone
 
 constexpr AttentionCapabilities kCapabilities{
     .name = "native",
     .device = DeviceKind::kCuda,
     .min_compute_capability = 80,
     .head_dims = kHeadDims,
+    .hopper_head_dims = kHopperHeadDims,
     .max_group = cuda::kMaxGroup,
     .kv_f32 = false,
     .kv_bf16 = true,
@@ -36,19 +37,10 @@ constexpr AttentionCapabilities kCapabilities{
     .max_num_rows = cuda::kMaxScheduledRows,
     .graph_support = GraphSupport::kAlways,
 };
-constexpr AttentionCapabilities kOfLargeHeads = [] {
-  AttentionCapabilities can = kCapabilities;
-  can.head_dims = kLargeHeadDims;
-  can.min_compute_capability = 90;
-  can.max_compute_capability = 90;
-  return can;
-}();
 
 class NativeAttention final : public AttentionBackend {
  public:
-  explicit NativeAttention(const AttentionCapabilities& can) : can_(can) {}
-
-  const AttentionCapabilities& capabilities() const override { return can_; }
+  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
 
   void allocate(Arena& workspace, Device& /*device*/, const AttentionLimits& limits) override {
     WR_CHECK_LE(limits.num_heads, cuda::kMaxGroup * limits.kv.num_kv_heads);
@@ -93,7 +85,6 @@ class NativeAttention final : public AttentionBackend {
     return args;
   }
 
-  const AttentionCapabilities& can_;
   AttentionLimits limits_;
   View<std::byte, 1> scratch_;
   int32_t window_ = 0;
@@ -103,11 +94,7 @@ class NativeAttention final : public AttentionBackend {
 
 const AttentionCapabilities& native_attention_capabilities() { return kCapabilities; }
 std::unique_ptr<AttentionBackend> make_native_attention() {
-  return std::make_unique<NativeAttention>(kCapabilities);
-}
-const AttentionCapabilities& native_large_head_capabilities() { return kOfLargeHeads; }
-std::unique_ptr<AttentionBackend> make_native_large_heads() {
-  return std::make_unique<NativeAttention>(kOfLargeHeads);
+  return std::make_unique<NativeAttention>();
 }
 
 }  // namespace warprow

@@ -20,8 +20,5 @@ namespace warprow {
 // fixed too.
 const AttentionCapabilities& native_attention_capabilities();
 std::unique_ptr<AttentionBackend> make_native_attention();
-// The same for heads of 256: always in the batch-invariant order of sums, which their kernels alone have.
-const AttentionCapabilities& native_large_head_capabilities();
-std::unique_ptr<AttentionBackend> make_native_large_heads();
 
 }  // namespace warprow

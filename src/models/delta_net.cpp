@@ -175,7 +175,11 @@ void DeltaNet::forward(Stream& stream,
     ba_.forward(stream, in, ba, LinearEpilogue::kStore, linear);
     args.ba = ba;
   }
-  args.idx_mapping = make_view(metadata.batch.idx_mapping.data, metadata.batch.num_rows);
+  args.idx_mapping = metadata.batch.idx_mapping;
+  if (context.sink == nullptr) {  // else a piece of a graph, which serves any number of rows
+    args.idx_mapping.shape[0] = metadata.batch.num_rows;
+    args.num_decode_rows = metadata.batch.num_decode_rows;
+  }
   args.query_start_loc = metadata.batch.query_start_loc;
   args.seq_lens = metadata.batch.seq_lens;
   args.pages.table = metadata.block_table;

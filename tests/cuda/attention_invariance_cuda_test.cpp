@@ -302,7 +302,7 @@ TEST_F(AttentionInvarianceTest, EveryShortLength) {
 // Contexts on both sides of every tile's and part's border up to 8,192 keys, and a little beyond.
 TEST_F(AttentionInvarianceTest, EveryBorder) {
   constexpr int32_t kTile = 64;
-  for (const int32_t dim : head_dims()) {
+  for (const int32_t dim : {64, 128}) {
     Case c;
     c.dim = dim;
     c.kv_heads = 1;

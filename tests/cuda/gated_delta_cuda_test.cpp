@@ -69,6 +69,9 @@ class GatedDeltaCuda : public CudaTest {
     args.idx_mapping = make_view<const int32_t>(upload(step.rows), step.num_rows());
     args.query_start_loc = make_view<const int32_t>(upload(step.starts), step.num_rows() + 1);
     args.seq_lens = make_view<const int32_t>(upload(step.lens), step.num_rows());
+    args.num_decode_rows = static_cast<int32_t>(
+        std::ranges::find_if(parts, [](const DeltaPart& part) { return part.toks > 1; }) -
+        parts.begin());
     args.pages.data = states.memory;
     args.pages.table = {
         upload(states.cells), upload(states.begins), static_cast<int32_t>(states.cells.size()), 1};

@@ -253,7 +253,8 @@ std::vector<Axis> hybrid_axes() {
                     o.config.max_num_seqs = 8;
                     o.config.max_num_batched_tokens = 16;
                     o.config.enable_prefix_caching = true;
-                    const ModelPlan plan = value_or_throw(plan_model(o.config, this_machine()));
+                    const ModelPlan plan =
+                        value_or_throw(plan_model(o.config, this_machine("cuda")));
                     int32_t of_states = 0;
                     for (const KvGroupSpec& group : plan.kv.groups) {
                       of_states += 2 * group.state_pages;

@@ -81,6 +81,7 @@ struct GatedDeltaArgs {
   View<const int32_t, 1> idx_mapping;      // [max_num_seqs]
   View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
   View<const int32_t, 1> seq_lens;         // [max_num_seqs]
+  int32_t num_decode_rows = 0;             // the first rows, which have a token each; CUDA
   StatePages pages;
   float* gates = nullptr;    // CPU
   float* scratch = nullptr;  // CPU
