@@ -80,6 +80,8 @@ macro(kernel_stub name included)
 endmacro()
 
 if(WARPROW_CUDA)
+  kernel_stub(native_part_decode_256_sm90 attention/native/part_decode.cuh WR_HEAD_DIM=256)
+  kernel_stub(native_prefill_256_sm90 attention/native/prefill.cuh WR_HEAD_DIM=256)
   foreach(dim 64 128)
     kernel_stub(native_decode_${dim} attention/native/decode.cuh WR_HEAD_DIM=${dim} WR_TMA=false)
     kernel_stub(native_decode_${dim}_sm90 attention/native/decode.cuh WR_HEAD_DIM=${dim} WR_TMA=true)

@@ -27,7 +27,7 @@ MODELS = HERE.parent / "models"
 FIRST_KERNEL = "UnpackStep"  # in the name of the first kernel of each step
 STEPS = 24
 # Parts of the summary, and what the names of their kernels contain; the first that fits.
-PARTS = {"linears": r"sm80_gemm|sm90_gemm|nvjet|splitK|gemm|cutlass", "attention": r"mha|decode_kernel|attention|combine|extend|Prefill",
+PARTS = {"linears": r"sm80_gemm|sm90_gemm|nvjet|splitK|gemm|cutlass", "delta": r"advance_heads", "attention": r"mha|decode_kernel|attention|combine|extend|Prefill",
          "norm, gate": r"norm|gate", "rope + KV write": r"write_heads|rope",
          "sampling": r"scan|finish|mass|sample|Epilogue", "inputs": r"UnpackStep|Prologue|tables|look_up|gather"}
 

@@ -37,7 +37,8 @@ struct AttentionCapabilities {
   DeviceKind device = DeviceKind::kCpu;
   int32_t min_compute_capability = 0;  // CUDA: 80 for 8.0
   int32_t max_compute_capability = kAnyCapability;
-  std::span<const int32_t> head_dims = {};  // with kernels; empty: the next two fields apply
+  std::span<const int32_t> head_dims = {};         // with kernels; empty: the next but one apply
+  std::span<const int32_t> hopper_head_dims = {};  // more of them, on compute capability 9.0
   int32_t head_dim_multiple = 8;
   int32_t max_head_dim = 256;
   int32_t max_group = 0;  // query heads per KV head; 0: any
@@ -55,6 +56,7 @@ struct AttentionCapabilities {
   bool sliding_window = false;
   bool sinks = false;
   bool soft_cap = false;
+  bool output_gate = true;  // columns behind Q, K and V
   bool not_causal = false;  // all of them do causal attention
   bool batch_invariant = false;
   bool batch_invariant_window = false;

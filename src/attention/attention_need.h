@@ -15,6 +15,7 @@ struct AttentionNeed {
   int32_t num_heads = 0;
   bool sinks = false;
   bool soft_cap = false;
+  bool output_gate = false;  // rows of Q, K and V have the gates behind them
   bool causal = true;
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
   int32_t max_num_rows = 0;      // of a step

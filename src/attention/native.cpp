@@ -10,12 +10,14 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kHeadDims[] = {64, 128};
+constexpr int32_t kHopperHeadDims[] = {256};  // in the batch-invariant order of sums alone
 
 constexpr AttentionCapabilities kCapabilities{
     .name = "native",
     .device = DeviceKind::kCuda,
     .min_compute_capability = 80,
     .head_dims = kHeadDims,
+    .hopper_head_dims = kHopperHeadDims,
     .max_group = cuda::kMaxGroup,
     .kv_f32 = false,
     .kv_bf16 = true,

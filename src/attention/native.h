@@ -7,7 +7,7 @@
 
 namespace warprow {
 
-// Our own CUDA kernels (kernels/attention/native_*): bf16 cache, head sizes 64 and 128, up to 16
+// Our own CUDA kernels (kernels/attention/native): bf16 cache, head sizes 64, 128 and, on Hopper, 256, up to 16
 // query heads per KV head, any block size of whole 16 tokens, any strides; sm_80 and later.
 //
 // One small launch per KV group prepares a step, from device data. Its decode rows and its other rows are two

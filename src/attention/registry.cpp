@@ -29,14 +29,20 @@ constexpr Entry kBackends[] = {
     {&float32_attention_capabilities, &make_float32_attention},
     {&plain_attention_capabilities, &make_plain_attention},
     {&state_pages_capabilities, &make_state_pages},
+    {&state_pages_cuda_capabilities, &make_state_pages_cuda},
 };
+
+// Whether it is a backend of states, which is no layer's choice.
+bool is_of_states(const AttentionCapabilities& can) {
+  return can.max_head_dim == 0 && can.head_dims.empty();
+}
 
 // The names, each once.
 std::string known_names() {
   std::string names = "auto";
   for (const Entry& entry : kBackends) {
-    if (entry.make == &make_state_pages) {
-      continue;  // no layer's choice
+    if (is_of_states(entry.capabilities())) {
+      continue;
     }
     const std::string name = fmt::format(", {},", entry.capabilities().name);
     if ((names + ",").find(name) == std::string::npos) {
@@ -46,9 +52,12 @@ std::string known_names() {
   return names;
 }
 
-bool has_kernel(const AttentionCapabilities& can, int32_t head_dim) {
+bool has_kernel(const AttentionCapabilities& can, const DeviceFacts& device, int32_t head_dim) {
+  const auto has = [head_dim](std::span<const int32_t> dims) {
+    return std::ranges::find(dims, head_dim) != dims.end();
+  };
   if (!can.head_dims.empty()) {
-    return std::ranges::find(can.head_dims, head_dim) != can.head_dims.end();
+    return has(can.head_dims) || (device.compute_capability == 90 && has(can.hopper_head_dims));
   }
   return head_dim <= can.max_head_dim && head_dim % can.head_dim_multiple == 0;
 }
@@ -73,9 +82,11 @@ std::string unmet_by_device(const AttentionCapabilities& can, const DeviceFacts&
   return {};
 }
 
-std::string unmet_by_cache(const AttentionCapabilities& can, const AttentionNeed& need) {
+std::string unmet_by_cache(const AttentionCapabilities& can,
+                           const DeviceFacts& device,
+                           const AttentionNeed& need) {
   const KvGroupSpec& kv = need.kv;
-  if (!has_kernel(can, kv.head_dim_k) || !has_kernel(can, kv.head_dim_v)) {
+  if (!has_kernel(can, device, kv.head_dim_k) || !has_kernel(can, device, kv.head_dim_v)) {
     return fmt::format("head size {}", std::max(kv.head_dim_k, kv.head_dim_v));
   }
   if ((kv.dtype == DType::kF32 && !can.kv_f32) || (kv.dtype == DType::kBF16 && !can.kv_bf16)) {
@@ -111,6 +122,9 @@ std::string unmet_by_rules(const AttentionCapabilities& can, const AttentionNeed
   }
   if (need.soft_cap && !can.soft_cap) {
     return "soft caps";
+  }
+  if (need.output_gate && !can.output_gate) {
+    return "output gates";
   }
   if (!need.causal && !can.not_causal) {
     return "attention that is not causal";
@@ -168,7 +182,7 @@ std::string unmet_need(const AttentionCapabilities& can,
                        const AttentionNeed& need) {
   std::string why = unmet_by_device(can, device);
   if (why.empty()) {
-    why = unmet_by_cache(can, need);
+    why = unmet_by_cache(can, device, need);
   }
   if (why.empty()) {
     why = unmet_by_rules(can, need);
@@ -186,7 +200,7 @@ Result<std::unique_ptr<AttentionBackend>> make_attention_backend(
   int32_t layer = 0;
   for (const Entry& entry : kBackends) {
     const AttentionCapabilities& can = entry.capabilities();
-    if (name != "auto" && name != can.name) {
+    if (name == "auto" ? is_of_states(can) : name != can.name) {
       continue;
     }
     why = unmet_of_any(can, device, needs, layer);

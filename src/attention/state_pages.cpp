@@ -7,7 +7,7 @@ namespace warprow {
 namespace {
 
 // max_head_dim 0: it takes no layer with heads, so "auto" never chooses it for attention.
-constexpr AttentionCapabilities kCapabilities{
+constexpr AttentionCapabilities kOnCpu{
     .name = "state_pages",
     .device = DeviceKind::kCpu,
     .max_head_dim = 0,
@@ -19,10 +19,18 @@ constexpr AttentionCapabilities kCapabilities{
     .batch_invariant = true,
     .graph_support = GraphSupport::kAlways,
 };
+constexpr AttentionCapabilities kOnCuda = [] {
+  AttentionCapabilities can = kOnCpu;
+  can.device = DeviceKind::kCuda;
+  can.min_compute_capability = 80;
+  return can;
+}();
 
 class StatePagesBackend final : public AttentionBackend {
  public:
-  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+  explicit StatePagesBackend(const AttentionCapabilities& can) : can_(can) {}
+
+  const AttentionCapabilities& capabilities() const override { return can_; }
   void allocate(Arena& /*workspace*/,
                 Device& /*device*/,
                 const AttentionLimits& /*limits*/) override {}
@@ -36,13 +44,20 @@ class StatePagesBackend final : public AttentionBackend {
                const AttentionMetadata& /*metadata*/) override {
     WR_CHECK(false, "attention in a group of states");
   }
+
+ private:
+  const AttentionCapabilities& can_;
 };
 
 }  // namespace
 
-const AttentionCapabilities& state_pages_capabilities() { return kCapabilities; }
+const AttentionCapabilities& state_pages_capabilities() { return kOnCpu; }
 std::unique_ptr<AttentionBackend> make_state_pages() {
-  return std::make_unique<StatePagesBackend>();
+  return std::make_unique<StatePagesBackend>(kOnCpu);
+}
+const AttentionCapabilities& state_pages_cuda_capabilities() { return kOnCuda; }
+std::unique_ptr<AttentionBackend> make_state_pages_cuda() {
+  return std::make_unique<StatePagesBackend>(kOnCuda);
 }
 
 }  // namespace warprow

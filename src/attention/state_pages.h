@@ -7,8 +7,10 @@
 
 namespace warprow {
 
-// The backend of groups whose layers keep a state and attend to nothing: it hands them the step's metadata.
+// The backends of groups whose layers keep a state and attend to nothing: they hand them the step's metadata.
 const AttentionCapabilities& state_pages_capabilities();
 std::unique_ptr<AttentionBackend> make_state_pages();
+const AttentionCapabilities& state_pages_cuda_capabilities();
+std::unique_ptr<AttentionBackend> make_state_pages_cuda();
 
 }  // namespace warprow

@@ -311,12 +311,11 @@ void Decoder::lead_joins() {
     if (const auto behind = layer.ffn.first_shape()) {
       layer.attention_join.lead_to(device_, layer.ffn_norm, *behind, buffers_.linear);
     }
-    if (i + 1 < layers_.size() && !layer.input && layer.scalar == 1.0F && !layers_[i + 1].delta) {
+    if (i + 1 < layers_.size() && !layer.input && layer.scalar == 1.0F &&
+        layers_[i + 1].takes_begun_norm()) {
       const Layer& next = layers_[i + 1];
-      layer.ffn.lead_to(device_,
-                        next.input_norm,
-                        next.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
-                        buffers_.linear);
+      layer.ffn.lead_to(
+          device_, next.input_norm, next.in_shape(options_.act_dtype), buffers_.linear);
     }
   }
 }
@@ -329,9 +328,7 @@ void Decoder::prepare_kernels() const {
     }
   };
   for (const Layer& layer : layers_) {
-    if (!layer.delta) {
-      add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
-    }
+    add(layer.in_shape(options_.act_dtype));
     add(layer.attention_join.shape());
     std::ranges::for_each(layer.ffn.shapes(), add);
     if (layer.input) {
@@ -378,6 +375,19 @@ void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& 
   }
 }
 
+LinearInput Decoder::delta_input(Stream& stream,
+                                 const Layer& layer,
+                                 const HalfNorm* begun,
+                                 const View<float, 2>& residual) {
+  if (layer.delta->has_one_product()) {
+    return input_behind(
+        stream, {layer.input_norm, spec_.rms_eps, begun}, residual, buffers_.linear);
+  }
+  const ActView normed = part_of(buffers_.linear.normed, residual.shape[0], spec_.hidden_size);
+  rms_norm(stream, {residual, layer.input_norm, normed, spec_.rms_eps});
+  return {normed};
+}
+
 void Decoder::mix(Stream& stream,
                   const Layer& layer,
                   const HalfNorm* begun,
@@ -385,9 +395,8 @@ void Decoder::mix(Stream& stream,
                   const ActView& out) {
   const int64_t toks = residual.shape[0];
   if (layer.delta) {
-    const ActView normed = part_of(buffers_.linear.normed, toks, spec_.hidden_size);
-    rms_norm(stream, {residual, layer.input_norm, normed, spec_.rms_eps});
-    layer.delta->forward(stream, normed, out, buffers_.linear, buffers_.delta);
+    layer.delta->forward(
+        stream, delta_input(stream, layer, begun, residual), out, buffers_.linear, buffers_.delta);
     return;
   }
   const ActView all = part_of(buffers_.qkv, toks, layer.qkv_size + layer.gate_size);

@@ -75,6 +75,12 @@ class Decoder final : public Model {
     int32_t gate_size = 0;  // of attention's output, behind q, k and v
     int32_t attention_size = 0;
     bool is_aux = false;
+
+    // The product behind the input norm.
+    [[nodiscard]] LinearShape in_shape(DType act_dtype) const {
+      return delta ? delta->in_shape(act_dtype) : qkv.shape(act_dtype, LinearEpilogue::kStore);
+    }
+    [[nodiscard]] bool takes_begun_norm() const { return !delta || delta->has_one_product(); }
   };
   // A rope's frequencies, and its table of the step's tokens.
   struct Rope {
@@ -106,6 +112,11 @@ class Decoder final : public Model {
   void number_sites();
 
   void enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual);
+  // What the layer's gated delta net reads.
+  LinearInput delta_input(Stream& stream,
+                          const Layer& layer,
+                          const HalfNorm* begun,
+                          const View<float, 2>& residual);
   // The layer's attention, or what it has in place of it, of the normed residual stream. begun: that norm, begun by the
   // join in front; else null.
   void mix(Stream& stream,

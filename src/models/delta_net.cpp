@@ -26,7 +26,7 @@ LinearPart rows_of(const LayerLoader& layer,
 }
 
 // Queries, keys, values and gates of this rank's heads. A tensor ordered by key heads has them of each head together.
-Linear load_in(const LayerLoader& layer, const IndexRange& heads) {
+std::vector<LinearPart> in_parts(const LayerLoader& layer, const IndexRange& heads) {
   const DeltaSpec& whole = layer.whole().delta;
   const int64_t each = int64_t{whole.num_value_heads / whole.num_key_heads} * whole.value_dim;
   const int64_t keys = whole.key_dim;
@@ -41,7 +41,7 @@ Linear load_in(const LayerLoader& layer, const IndexRange& heads) {
       }
       at += width;
     }
-    return layer.stacked(parts);
+    return parts;
   }
   const std::pair<int64_t, int64_t> of_tensor[] = {
       {0, keys}, {whole.key_size(), keys}, {2 * whole.key_size(), each}};
@@ -54,26 +54,26 @@ Linear load_in(const LayerLoader& layer, const IndexRange& heads) {
   }
   parts.push_back(rows_of(
       layer, layer.names().delta_z, whole.value_size(), heads.begin * each, heads.count * each));
-  return layer.stacked(parts);
+  return parts;
 }
 
 // b and a of this rank's value heads.
-Linear load_ba(const LayerLoader& layer, const IndexRange& heads) {
+std::vector<LinearPart> ba_parts(const LayerLoader& layer, const IndexRange& heads) {
   const DeltaSpec& whole = layer.whole().delta;
   const int64_t each = whole.num_value_heads / whole.num_key_heads;
   if (whole.by_key_head) {
-    return layer.linear({rows_of(layer,
-                                 layer.names().delta_ba,
-                                 2 * int64_t{whole.num_value_heads},
-                                 heads.begin * 2 * each,
-                                 heads.count * 2 * each)});
+    return {rows_of(layer,
+                    layer.names().delta_ba,
+                    2 * int64_t{whole.num_value_heads},
+                    heads.begin * 2 * each,
+                    heads.count * 2 * each)};
   }
   std::vector<LinearPart> parts;
   for (const std::string* name : {&layer.names().delta_b, &layer.names().delta_a}) {
     parts.push_back(
         rows_of(layer, *name, whole.num_value_heads, heads.begin * each, heads.count * each));
   }
-  return layer.linear(parts);
+  return parts;
 }
 
 // Values [first, first + count) of a vector.
@@ -126,8 +126,16 @@ DeltaNet::DeltaNet(const LayerLoader& layer, const KvPlan& kv)
   const auto of_heads = [&](const std::string& pattern) {
     return values_of(layer, pattern, whole.num_value_heads, first, spec_.num_value_heads);
   };
-  in_ = load_in(layer, heads);
-  ba_ = load_ba(layer, heads);
+  std::vector<LinearPart> parts = in_parts(layer, heads);
+  const std::vector<LinearPart> of_ba = ba_parts(layer, heads);
+  one_product_ = loader.device_kind() == DeviceKind::kCuda;
+  if (one_product_) {
+    parts.insert(parts.end(), of_ba.begin(), of_ba.end());
+  }
+  in_ = layer.stacked(parts);
+  if (!one_product_) {
+    ba_ = layer.linear(of_ba);
+  }
   std::vector<float> rates = of_heads(names.delta_rate);
   for (float& rate : rates) {
     rate = -std::exp(rate);
@@ -147,24 +155,31 @@ DeltaNet::DeltaNet(const LayerLoader& layer, const KvPlan& kv)
 }
 
 void DeltaNet::forward(Stream& stream,
-                       const ActView& normed,
+                       const LinearInput& in,
                        const ActView& out,
                        const LinearWorkspace& linear,
                        const DeltaWorkspace& workspace) const {
-  const int64_t toks = normed.shape[0];
+  const int64_t toks = out.shape[0];
   const ForwardContext& context = forward_context(stream);
   const AttentionMetadata& metadata = context.groups[static_cast<size_t>(group_)].metadata;
   const KvLayerView& pages = context.kv_layers[static_cast<size_t>(layer_)];
   GatedDeltaArgs args = args_;
-  args.qkvz = part_of(workspace.in, toks, spec_.in_size());
-  args.ba = part_of(workspace.ba, toks, 2 * int64_t{spec_.num_value_heads});
-  in_.forward(stream, {normed}, args.qkvz, LinearEpilogue::kStore, linear);
-  ba_.forward(stream,
-              {normed},
-              part_of(workspace.ba, toks, args.ba.shape[1]),
-              LinearEpilogue::kStore,
-              linear);
+  const int64_t ba_size = 2 * int64_t{spec_.num_value_heads};
+  const ActView all = part_of(workspace.in, toks, in_.num_outputs());
+  in_.forward(stream, in, all, LinearEpilogue::kStore, linear);
+  args.qkvz = all.columns(0, spec_.in_size());
+  if (one_product_) {
+    args.ba = all.columns(spec_.in_size(), ba_size);
+  } else {
+    const ActView ba = part_of(workspace.ba, toks, ba_size);
+    ba_.forward(stream, in, ba, LinearEpilogue::kStore, linear);
+    args.ba = ba;
+  }
   args.idx_mapping = metadata.batch.idx_mapping;
+  if (context.sink == nullptr) {  // else a piece of a graph, which serves any number of rows
+    args.idx_mapping.shape[0] = metadata.batch.num_rows;
+    args.num_decode_rows = metadata.batch.num_decode_rows;
+  }
   args.query_start_loc = metadata.batch.query_start_loc;
   args.seq_lens = metadata.batch.seq_lens;
   args.pages.table = metadata.block_table;
@@ -185,7 +200,7 @@ DeltaWorkspace make_delta_workspace(Arena& arena,
   int64_t heads = 0;
   int64_t scratch = 0;
   for (const DeltaSpec& layer : layers) {
-    in = std::max(in, layer.in_size());
+    in = std::max(in, layer.in_size() + 2 * int64_t{layer.num_value_heads});
     heads = std::max<int64_t>(heads, layer.num_value_heads);
     scratch = std::max(scratch, gated_delta_scratch_floats(layer, device.num_threads));
   }
@@ -194,8 +209,11 @@ DeltaWorkspace make_delta_workspace(Arena& arena,
     return ActView(act_dtype, arena.alloc_bytes(bytes), max_toks, width);
   };
   DeltaWorkspace workspace;
-  if (!layers.empty()) {
-    workspace.in = activations(in);
+  if (layers.empty()) {
+    return workspace;
+  }
+  workspace.in = activations(in);
+  if (device.kind == DeviceKind::kCpu) {
     workspace.ba = activations(2 * heads);
     workspace.gates = arena.alloc<float>(max_toks * 2 * heads);
     workspace.scratch = arena.alloc<float>(scratch);

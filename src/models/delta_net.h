@@ -16,8 +16,8 @@ namespace warprow {
 
 // Memory that the gated delta nets of all layers share, for the model's largest step.
 struct DeltaWorkspace {
-  ActView in;                // [T, in_size]
-  ActView ba;                // [T, 2 * value heads]
+  ActView in;                // [T, in_size + 2 * value heads]
+  ActView ba;                // [T, 2 * value heads]      CPU, and so the next two
   float* gates = nullptr;    // [T, 2 * value heads]
   float* scratch = nullptr;  // gated_delta_scratch_floats
 };
@@ -33,10 +33,16 @@ class DeltaNet {
   DeltaNet(const LayerLoader& layer, const KvPlan& kv);
 
   [[nodiscard]] const DeltaSpec& spec() const { return spec_; }
+  // Whether one product alone reads the input, so that it may finish a norm.
+  [[nodiscard]] bool has_one_product() const { return one_product_; }
+  // That product, or the first.
+  [[nodiscard]] LinearShape in_shape(DType act_dtype) const {
+    return in_.shape(act_dtype, LinearEpilogue::kStore);
+  }
 
-  // normed [T, hidden_size], out [T, value_size].
+  // in [T, hidden_size], out [T, value_size].
   void forward(Stream& stream,
-               const ActView& normed,
+               const LinearInput& in,
                const ActView& out,
                const LinearWorkspace& linear,
                const DeltaWorkspace& workspace) const;
@@ -45,6 +51,7 @@ class DeltaNet {
   DeltaSpec spec_;  // this rank's heads
   int32_t layer_;
   int32_t group_;
+  bool one_product_;  // in_ yields b and a too: on a GPU, which has no panels that parts must fill
   Linear in_;
   Linear ba_;
   GatedDeltaArgs args_;  // constants of the layer

@@ -117,6 +117,7 @@ std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers
     need.sinks = layers[l].sinks;
     need.soft_cap = layers[l].soft_cap != 0.0F;
     need.causal = layers[l].causal;
+    need.output_gate = layers[l].output_gate;
     needs.push_back(need);
   }
   return needs;

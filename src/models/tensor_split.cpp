@@ -68,8 +68,16 @@ std::string unmet_by_experts(const FfnSpec& ffn,
 // Why ranks cannot divide what stands before the feed-forward; empty if they can.
 std::string unmet_by_mixer(const LayerSpec& layer, int32_t num_ranks, DeviceKind device) {
   if (layer.has_state()) {
-    if (device == DeviceKind::kCuda) {
-      return "gated delta nets have no kernels for CUDA; --device cpu runs them";
+    if (device == DeviceKind::kCuda && !fits_cuda(layer.delta)) {
+      return fmt::format(
+          "a gated delta net with linear_key_head_dim {}, linear_value_head_dim {} and "
+          "linear_conv_kernel_dim {} is not supported on CUDA (multiples of {} up to {}; 2 to {})",
+          layer.delta.key_dim,
+          layer.delta.value_dim,
+          layer.delta.conv_len,
+          kCudaDeltaUnit,
+          kMaxCudaDeltaDim,
+          kMaxCudaConvLen);
     }
     if (layer.delta.num_key_heads % num_ranks != 0) {
       return fmt::format("linear_num_key_heads {} is no multiple of tensor-parallel-size {}",

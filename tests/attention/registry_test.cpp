@@ -67,7 +67,9 @@ TEST(Backends, ANeedThatIsNotMetIsNamed) {
   };
   const std::vector<Case> cases = {
       {"native", "head size 96", [](AttentionNeed& n) { n.kv.head_dim_k = n.kv.head_dim_v = 96; }},
-      {"native", "head size 256", [](AttentionNeed& n) { n.kv.head_dim_v = 256; }},
+      {"native", "head size 512", [](AttentionNeed& n) { n.kv.head_dim_v = 512; }},
+      {"flashinfer", "head size 256", [](AttentionNeed& n) { n.kv.head_dim_v = 256; }},
+      {"flashinfer", "output gates", [](AttentionNeed& n) { n.output_gate = true; }},
       {"native", "KV cache dtype float32", [](AttentionNeed& n) { n.kv.dtype = DType::kF32; }},
       {"native", "34 query heads for 2 KV heads", [](AttentionNeed& n) { n.num_heads = 34; }},
       {"native", "kernel block size 24", [](AttentionNeed& n) { n.kv.kernel_block_size = 24; }},
@@ -106,6 +108,12 @@ TEST(Backends, ANeedThatIsNotMetIsNamed) {
     EXPECT_EQ(refusal(c.name, gpu_of(90), need),
               "layer 5: attention backend " + c.name + " does not support " + c.why);
   }
+}
+
+TEST(Backends, HeadsOf256AreForHopper) {
+  EXPECT_EQ(refusal("native", gpu_of(90), need_of(16, 4, 256)), "");
+  EXPECT_EQ(refusal("native", gpu_of(100), need_of(16, 4, 256)),
+            "layer 0: attention backend native does not support head size 256");
 }
 
 TEST(Backends, TheDecodeGridOfFlashinferHasABound) {

@@ -50,7 +50,7 @@ TEST_F(AttentionCudaTest, DecodeOfOneRow) {
 }
 
 TEST_F(AttentionCudaTest, DecodeOfGroupsAndHeadSizes) {
-  for (const int32_t dim : {64, 128}) {
+  for (const int32_t dim : head_dims()) {
     for (const int32_t group : {1, 2, 3, 4, 5, 7, 8, 9, 16}) {
       Case c = with_decodes(decode_rows(9, 1, 700, group));
       c.dim = dim;
@@ -105,7 +105,7 @@ TEST_F(AttentionCudaTest, KeysAndValuesAnywhere) {
   for (const bool nhd : {false, true}) {
     for (const bool apart : {false, true}) {
       for (const int32_t num_layers : {1, 3}) {
-        for (const int32_t dim : {64, 128}) {
+        for (const int32_t dim : head_dims()) {
           Case c = with_decodes(decode_rows(12, 1, 900, 7));
           c.dim = dim;
           c.nhd = nhd;
@@ -139,7 +139,7 @@ TEST_F(AttentionCudaTest, DecodeWithWindowsSinksAndSoftCap) {
 }
 
 TEST_F(AttentionCudaTest, PrefillOfOddShapes) {
-  for (const int32_t dim : {64, 128}) {
+  for (const int32_t dim : head_dims()) {
     for (const int32_t group : {1, 2, 3, 4, 8, 16}) {
       Case c;
       c.dim = dim;
@@ -228,7 +228,7 @@ TEST_F(AttentionCudaTest, PrefillWithWindowsSinksSoftCapAndLayouts) {
 // Rows of 0 to decode_len queries (a token and its drafts), in one chunk of keys or several.
 TEST_F(AttentionCudaTest, DecodeOfSeveralQueries) {
   std::mt19937 rng(17);
-  for (const int32_t dim : {64, 128}) {
+  for (const int32_t dim : head_dims()) {
     for (const int32_t group : {1, 2, 4, 5, 8, 16}) {
       for (const int32_t decode_len : {2, 3, 5, 9}) {
         Case c = with_decodes(decode_rows(23, 1, 900, group));

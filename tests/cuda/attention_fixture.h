@@ -24,6 +24,12 @@ class AttentionCudaTest : public CudaTest {
     std::vector<float> lse;
   };
 
+  // Those that the native kernels have on this GPU.
+  [[nodiscard]] static std::vector<int32_t> head_dims() {
+    return gpu().facts().compute_capability == 90 ? std::vector<int32_t>{64, 128, 256}
+                                                  : std::vector<int32_t>{64, 128};
+  }
+
   void build(const AttentionCase& c, uint32_t seed) {
     batch_ = AttentionBatch(c, seed);
     upload_batch();

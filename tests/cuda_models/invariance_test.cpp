@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "tests/support/gap_rule.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/random_hybrid.h"
 #include "tests/support/random_model.h"
 #include "tests/support/rig_grammars.h"
 #include "tests/support/rig_rules.h"
@@ -26,6 +27,7 @@ using test::expect_follows;
 using test::GapCounts;
 using test::has_grammar;
 using test::ModelRig;
+using test::RandomHybrid;
 using test::RandomModel;
 using test::RigOptions;
 using test::RigResult;
@@ -241,6 +243,36 @@ std::vector<Axis> batch_axes() {
   };
 }
 
+// Batch axes for a model whose rows also have pages of states.
+std::vector<Axis> hybrid_axes() {
+  std::vector<Axis> axes = batch_axes();
+  std::erase_if(axes, [](const Axis& axis) { return axis.name.starts_with("preemption"); });
+  axes.push_back({"few_blocks",
+                  [](RigOptions& o) {
+                    o.config.max_model_len = 128;
+                    o.config.max_num_seqs = 8;
+                    o.config.max_num_batched_tokens = 16;
+                    o.config.enable_prefix_caching = true;
+                    const ModelPlan plan =
+                        value_or_throw(plan_model(o.config, this_machine("cuda")));
+                    int32_t of_states = 0;
+                    for (const KvGroupSpec& group : plan.kv.groups) {
+                      of_states += 2 * group.state_pages;
+                    }
+                    o.config.kv_cache_memory_bytes =
+                        (2 * of_states + 20) * plan.kv_cache.block_bytes();
+                  },
+                  [](ModelRig& rig) {
+                    return rig.scheduler().stats().num_preemptions > 0 &&
+                           rig.scheduler().stats().num_prefix_hit_tokens > 0;
+                  }});
+  // A state would take in the token of a withheld row twice, so rows wait for their masks.
+  axes.push_back({"late_masks",
+                  [](RigOptions& o) { o.config.grammar_mask_delay_us = 6000; },
+                  [](ModelRig& rig) { return rig.num_withheld() == 0; }});
+  return axes;
+}
+
 // Axes that select other kernels.
 Axis backend_axis(const std::string& name, const std::string& groups) {
   return {"backend_" + name,
@@ -343,6 +375,15 @@ class CudaInvariance : public ::testing::Test {
     expect_equal_bits(base, requests, axes, &grammar);
   }
 
+  static void expect_equal_bits(const RandomHybrid& model, const std::string& dtype = "auto") {
+    const TempDir dir;
+    RigOptions base = base_options(model.write(dir));
+    base.config.dtype = dtype;
+    const std::vector<Request> requests = make_requests(model.vocab_size, {.rules = true});
+    const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
+    expect_equal_bits(base, requests, hybrid_axes(), &grammar);
+  }
+
   // Steps of thousands of tokens, which use other kernels and tiles.
   static void expect_equal_bits_of_large_steps(const std::string& backend,
                                                const std::string& dtype = "auto") {
@@ -410,6 +451,21 @@ TEST_F(CudaInvariance, FlashInferDoesNotPromiseEqualBitsOfWindows) {
 TEST_F(CudaInvariance, EqualBitsOfExperts) { expect_equal_bits(expert_model(), "native"); }
 TEST_F(CudaInvariance, EqualBitsOfFloat32Experts) {
   expect_equal_bits(expert_model(), "auto", "float32");
+}
+TEST_F(CudaInvariance, EqualBitsOfHybrids) {
+  if (cuda::find_device().facts.compute_capability != 90) {
+    GTEST_SKIP() << "batch invariance is the default on Hopper";
+  }
+  expect_equal_bits(RandomHybrid{.seed = 41});
+}
+TEST_F(CudaInvariance, EqualBitsOfHybridsWithExperts) {
+  if (cuda::find_device().facts.compute_capability != 90) {
+    GTEST_SKIP() << "batch invariance is the default on Hopper";
+  }
+  expect_equal_bits(RandomHybrid{.num_experts = 16, .num_chosen = 4, .seed = 42});
+}
+TEST_F(CudaInvariance, EqualBitsOfFloat32Hybrids) {
+  expect_equal_bits(RandomHybrid{.seed = 43}, "float32");
 }
 TEST_F(CudaInvariance, EqualBitsOfTwoBackends) {
   expect_equal_bits(model(), "native:0-1,flashinfer");

@@ -6,6 +6,7 @@
 #include "tests/support/gemma3_case.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_gpt_oss.h"
+#include "tests/support/random_hybrid.h"
 #include "tests/support/random_model.h"
 #include "tests/support/tiny_golden.h"
 
@@ -142,6 +143,24 @@ TEST_F(CudaParity, GptOss) {
   }
 }
 
+// Gated delta nets between layers of gated attention, with the sizes of real heads and with others.
+constexpr test::RandomHybrid kHybrids[] = {
+    {.seed = 31},
+    {.num_key_heads = 2, .num_value_heads = 2, .key_dim = 128, .value_dim = 128, .seed = 32}};
+TEST_F(CudaParity, Hybrid) {
+  for (const test::RandomHybrid& model : kHybrids) {
+    const TempDir dir;
+    expect_parity(model.write(dir), model.vocab_size, "bfloat16", {});
+  }
+}
+TEST_F(CudaParity, Float32Hybrid) {
+  for (const test::RandomHybrid& model : kHybrids) {
+    const TempDir dir;
+    expect_parity(
+        model.write(dir), model.vocab_size, "float32", kFloat32Rule, "float32", "float32");
+  }
+}
+
 // The tiny models of transformers' golden values, whose head sizes only float32 has kernels for.
 TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
   for (const char* name :
@@ -150,7 +169,7 @@ TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
         "gemma2",         "gemma3",           "glm",         "glm4",           "granite",
         "olmo2",          "phi3_long",        "phi3_window", "qwen3_yarn",     "smollm3",
         "gpt_oss",        "gpt_oss_mxfp4",    "glm4_moe",    "glm4_moe_plain", "gemma4_inputs",
-        "gemma4_moe"}) {
+        "gemma4_moe",     "qwen3_next",       "qwen3_5_text"}) {
     for (const char* graphs : {"none", "full_and_piecewise"}) {
       SCOPED_TRACE(::testing::Message() << name << ", graphs " << graphs);
       RigOptions options = test::tiny_options(name);

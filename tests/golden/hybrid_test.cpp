@@ -211,7 +211,7 @@ TEST(HybridPlan, CountsStatesInPagesOfAttention) {
       value_or_throw(plan_model(tiny_options("qwen3_5_text").config, this_machine()));
   ASSERT_EQ(plan.kv.groups.size(), 4U);
   EXPECT_EQ(plan.kv.groups[0].kind, KvKind::kState);
-  // (3 * 192 inputs of the convolution + 4 heads * 16 * 32) floats in pages of 16 tokens * 2 heads * 2 * 32 floats
+  // 4 heads * (3 * 64 inputs of the convolution + 16 * 32) floats in pages of 16 tokens * 2 heads * 2 * 32 floats
   EXPECT_EQ(plan.kv.groups[0].state_pages, 2);
   EXPECT_EQ(plan.kv.groups[3].kind, KvKind::kFull);
   EXPECT_EQ(plan.kv_cache.block_bytes(), 16 * 2 * 2 * 32 * 4);

@@ -3,6 +3,7 @@
 
 #include "kernels/activation/sigmoid_mul.h"
 #include "tests/kernels/cpu_harness.h"
+#include "tests/support/delta_case.h"
 
 #include <cmath>
 #include <vector>
@@ -12,44 +13,22 @@
 namespace warprow {
 namespace {
 
+using test::delta_args;
+using test::DeltaCells;
+using test::DeltaLayer;
+using test::DeltaPart;
+using test::DeltaSequence;
+using test::DeltaStep;
 using testing::CpuHarness;
-using testing::random_floats;
 
-constexpr int32_t kUnit = 4;
-constexpr int64_t kPageFloats = 200;  // no multiple of a head's state
-
-// One layer, the states of its rows in scattered pages, and a token's inputs by its place in the sequence.
-struct Layer {
-  explicit Layer(int32_t conv_len = 4, int32_t value_dim = 48) {
-    shape = {2, 4, 16, value_dim, conv_len};
-    const auto channels = static_cast<size_t>(shape.num_channels());
-    conv = random_floats(channels * static_cast<size_t>(conv_len), 1, 0.5F);
-    dt_bias = random_floats(4, 2);
-    norm = random_floats(static_cast<size_t>(value_dim), 3);
-    rate = {-0.1F, -0.5F, -1.0F, -0.02F};
-    num_pages = static_cast<int32_t>((shape.state_floats() + kPageFloats - 1) / kPageFloats);
-  }
-
-  [[nodiscard]] int64_t in_size() const { return shape.num_channels() + shape.value_size(); }
-
-  GatedDeltaShape shape;
-  std::vector<float> conv;
-  std::vector<float> dt_bias;
-  std::vector<float> norm;
-  std::vector<float> rate;
-  int32_t num_pages = 0;
-};
-
-struct Sequence {
-  Sequence(const Layer& layer, int64_t toks, uint32_t seed)
-      : in(random_floats(static_cast<size_t>(toks * layer.in_size()), seed)),
-        ba(random_floats(static_cast<size_t>(toks * 8), seed + 1)) {}
-  std::vector<float> in;
-  std::vector<float> ba;
-};
+DeltaLayer layer_of(int32_t conv_len = 4, int32_t value_dim = 48) {
+  return DeltaLayer({2, 4, 16, value_dim, conv_len});
+}
 
 // The formula in double, all tokens from zeros.
-std::vector<double> expected_of(const Layer& layer, const Sequence& sequence, int64_t toks) {
+std::vector<double> expected_of(const DeltaLayer& layer,
+                                const DeltaSequence& sequence,
+                                int64_t toks) {
   const GatedDeltaShape& s = layer.shape;
   const int64_t channels = s.num_channels();
   const auto silu = [](double v) { return v / (1 + std::exp(-v)); };
@@ -106,97 +85,36 @@ std::vector<double> expected_of(const Layer& layer, const Sequence& sequence, in
   return out;
 }
 
-// A part of a sequence that a step computes.
-struct Part {
-  const Sequence* sequence;
-  int32_t row;
-  int64_t first;
-  int64_t toks;
-};
-
-class States {
+class States : public DeltaCells {
  public:
-  // Room for so many states, each in pages that lie apart; filled with what no step may read.
-  States(const Layer& layer, int32_t num_states)
-      : layer_(layer),
-        memory_(static_cast<size_t>((1 + num_states * layer.num_pages) * kPageFloats), 1e30F) {}
+  // Room for so many states, filled with what no step may read.
+  States(const DeltaLayer& layer, int32_t num_states)
+      : DeltaCells(layer, num_states),
+        layer_(layer),
+        memory_(static_cast<size_t>(num_floats()), 1e30F) {}
 
-  // Block p of state i.
-  [[nodiscard]] int32_t block(int32_t i, int32_t p) const {
-    const auto all = static_cast<int32_t>(memory_.size() / kPageFloats) - 1;
-    return 1 + (i * layer_.num_pages + p) * 7 % all;  // 7 does not divide the counts used here
-  }
-  // Cells of a row: its own state, a checkpoint, the state to start from; -1: none.
-  void set_row(int32_t row, int32_t own, int32_t kept, int32_t start) {
-    const auto pages = static_cast<size_t>(layer_.num_pages);
-    cells_.resize(std::max(cells_.size(), (static_cast<size_t>(row) + 1) * 3 * pages));
-    begins_.resize(std::max(begins_.size(), static_cast<size_t>(row) + 1));
-    begins_[static_cast<size_t>(row)] = row * 3 * layer_.num_pages;
-    size_t at = static_cast<size_t>(row) * 3 * pages;
-    for (const int32_t state : {own, kept, start}) {
-      for (int32_t p = 0; p < layer_.num_pages; ++p) {
-        cells_[at++] = state < 0 ? 0 : block(state, p);
-      }
-    }
-  }
-
-  // The outputs of a step, part after part; two rows of padding follow.
+  // The outputs of a step, part after part.
   std::vector<float> run(CpuHarness& cpu,
-                         const std::vector<Part>& parts,
+                         const std::vector<DeltaPart>& parts,
                          bool by_key_head = false) {
     const GatedDeltaShape& s = layer_.shape;
-    std::vector<float> in;
-    std::vector<float> ba;
-    std::vector<int32_t> rows;
-    std::vector<int32_t> starts{0};
-    std::vector<int32_t> lens;
-    for (const Part& part : parts) {
-      const auto copy = [&](const std::vector<float>& from, int64_t width, std::vector<float>& to) {
-        to.insert(to.end(),
-                  from.begin() + part.first * width,
-                  from.begin() + (part.first + part.toks) * width);
-      };
-      copy(part.sequence->in, layer_.in_size(), in);
-      copy(part.sequence->ba, 8, ba);
-      rows.push_back(part.row);
-      starts.push_back(starts.back() + static_cast<int32_t>(part.toks));
-      lens.push_back(static_cast<int32_t>(part.first + part.toks));
-    }
-    for (int32_t i = 0; i < 2; ++i) {
-      rows.push_back(-1);
-      starts.push_back(starts.back());
-      lens.push_back(0);
-    }
-    if (by_key_head) {  // b b a a of each key head
-      for (size_t t = 0; t < ba.size(); t += 8) {
-        const std::vector<float> old(ba.begin() + static_cast<int64_t>(t),
-                                     ba.begin() + static_cast<int64_t>(t) + 8);
-        const size_t order[] = {0, 1, 4, 5, 2, 3, 6, 7};
-        for (size_t i = 0; i < 8; ++i) {
-          ba[t + i] = old[order[i]];
-        }
-      }
-    }
-    const int64_t toks = starts.back();
+    DeltaStep step(layer_, parts, by_key_head);
+    const int64_t toks = step.num_toks();
     std::vector<float> out(static_cast<size_t>(toks * s.value_size()));
-    std::vector<float> gates(static_cast<size_t>(toks * 8));
+    std::vector<float> gates(static_cast<size_t>(toks * layer_.ba_size()));
     std::vector<float> scratch(static_cast<size_t>(gated_delta_scratch_floats(s, 4)));
-    GatedDeltaArgs args;
-    args.shape = s;
-    args.qkvz = make_view(in.data(), toks, layer_.in_size());
-    args.ba = make_view<const float>(ba.data(), toks, 8);
-    args.ba_by_key_head = by_key_head;
+    GatedDeltaArgs args = delta_args(layer_, by_key_head);
+    args.qkvz = make_view(step.in.data(), toks, layer_.in_size());
+    args.ba = make_view<const float>(step.ba.data(), toks, layer_.ba_size());
     args.conv = layer_.conv.data();
     args.rate = layer_.rate.data();
     args.dt_bias = layer_.dt_bias.data();
     args.norm_weight = make_view(layer_.norm.data(), s.value_dim);
-    args.norm_eps = 1e-6F;
-    const auto num_rows = static_cast<int64_t>(rows.size());
-    args.idx_mapping = make_view<const int32_t>(rows.data(), num_rows);
-    args.query_start_loc = make_view<const int32_t>(starts.data(), num_rows + 1);
-    args.seq_lens = make_view<const int32_t>(lens.data(), num_rows);
-    args.pages = {memory_.data(), kPageFloats, kPageFloats, layer_.num_pages, kUnit, {}};
-    args.pages.table = {cells_.data(), begins_.data(), static_cast<int32_t>(cells_.size()), 1};
+    args.idx_mapping = make_view<const int32_t>(step.rows.data(), step.num_rows());
+    args.query_start_loc = make_view<const int32_t>(step.starts.data(), step.num_rows() + 1);
+    args.seq_lens = make_view<const int32_t>(step.lens.data(), step.num_rows());
+    args.pages.data = memory_.data();
+    args.pages.table = {cells.data(), begins.data(), static_cast<int32_t>(cells.size()), 1};
     args.gates = gates.data();
     args.scratch = scratch.data();
     args.out = make_view(out.data(), toks, s.value_size());
@@ -206,17 +124,15 @@ class States {
   }
 
  private:
-  const Layer& layer_;
+  const DeltaLayer& layer_;
   std::vector<float> memory_;
-  std::vector<int32_t> cells_;
-  std::vector<int32_t> begins_;
 };
 
 TEST(GatedDelta, EqualsTheFormula) {
   for (const auto& [conv_len, value_dim] : {std::pair{4, 48}, {2, 16}, {3, 128}, {3, 20}}) {
     CpuHarness cpu(3);
-    const Layer layer(conv_len, value_dim);
-    const Sequence sequence(layer, 23, 11);
+    const DeltaLayer layer = layer_of(conv_len, value_dim);
+    const DeltaSequence sequence(layer, 23, 11);
     States states(layer, 1);
     states.set_row(0, 0, -1, -1);
     const std::vector<float> out = states.run(cpu, {{&sequence, 0, 0, 23}});
@@ -232,9 +148,9 @@ TEST(GatedDelta, EqualsTheFormula) {
 // Bits do not depend on how tokens are cut into steps, nor on other rows of the step.
 TEST(GatedDelta, StepsAndOtherRowsDoNotMatter) {
   CpuHarness cpu(2);
-  const Layer layer;
-  const Sequence first(layer, 21, 5);
-  const Sequence second(layer, 9, 6);
+  const DeltaLayer layer = layer_of();
+  const DeltaSequence first(layer, 21, 5);
+  const DeltaSequence second(layer, 9, 6);
   States whole(layer, 2);
   whole.set_row(0, 0, -1, -1);
   whole.set_row(1, 1, -1, -1);
@@ -255,9 +171,9 @@ TEST(GatedDelta, StepsAndOtherRowsDoNotMatter) {
 // pages of its own, and the checkpoint stays as it was.
 TEST(GatedDelta, ARowStartsFromACheckpoint) {
   CpuHarness cpu(2);
-  const Layer layer;
-  const Sequence sequence(layer, 21, 5);
-  const Sequence other(layer, 21, 8);
+  const DeltaLayer layer = layer_of();
+  const DeltaSequence sequence(layer, 21, 5);
+  const DeltaSequence other(layer, 21, 8);
   States states(layer, 4);
   states.set_row(0, 0, 1, -1);
   const std::vector<float> expected = states.run(cpu, {{&sequence, 0, 0, 21}});  // kept: behind 20

@@ -234,7 +234,7 @@ TEST(Registry, ReadsLayersWithStates) {
   const DeltaSpec& delta = next.layers[0].delta;
   EXPECT_TRUE(delta.by_key_head);
   EXPECT_EQ(delta.num_channels(), 2 * 64 + 64);
-  EXPECT_EQ(delta.state_floats(), 3 * 192 + 4 * 32 * 16);
+  EXPECT_EQ(delta.state_floats(), 4 * (3 * (32 + 32 + 16) + 32 * 16));
   EXPECT_EQ(next.norm_offset, 1.0F);
   EXPECT_EQ(next.ropes[0].rot_dim, 8);
 

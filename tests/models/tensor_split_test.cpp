@@ -108,7 +108,7 @@ TEST(TensorSplit, ExpertsAreCutInWholePanels) {
             "layer 0: hidden_size 40 of a model with experts is no multiple of 16");
 }
 
-// A rank has key heads with all of their value heads. A GPU has no kernels for such layers.
+// A rank has key heads with all of their value heads.
 TEST(TensorSplit, StatesAreCutByKeyHeads) {
   DecoderSpec spec = spec_with(8, 2, 128);
   DeltaSpec& delta = spec.layers[1].delta;
@@ -120,8 +120,13 @@ TEST(TensorSplit, StatesAreCutByKeyHeads) {
   EXPECT_EQ(refusal(spec, 4), "");
   EXPECT_EQ(refusal(spec, 8),
             "layer 1: linear_num_key_heads 4 is no multiple of tensor-parallel-size 8");
-  EXPECT_EQ(refusal(spec, 1, DeviceKind::kCuda),
-            "layer 1: gated delta nets have no kernels for CUDA; --device cpu runs them");
+  EXPECT_EQ(refusal(spec, 1, DeviceKind::kCuda), "");
+  DecoderSpec large = spec;
+  large.layers[1].delta.value_dim = 132;
+  EXPECT_EQ(refusal(large, 1), "");
+  EXPECT_EQ(refusal(large, 1, DeviceKind::kCuda),
+            "layer 1: a gated delta net with linear_key_head_dim 16, linear_value_head_dim 132 and "
+            "linear_conv_kernel_dim 4 is not supported on CUDA (multiples of 4 up to 128; 2 to 4)");
   EXPECT_EQ(delta_key_heads(delta, {1, 2}), (IndexRange{2, 2}));
   const LayerSpec mine = rank_layer(spec.layers[1], {1, 2});
   EXPECT_EQ(mine.delta.num_key_heads, 2);

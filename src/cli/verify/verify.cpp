@@ -6,6 +6,7 @@
 #include "cli/flags/number_flags.h"
 #include "cli/output.h"
 #include "cli/progress_bar.h"
+#include "kv/kv_math.h"
 #include "worker/model_plan.h"
 
 #include <algorithm>
@@ -83,9 +84,12 @@ Result<VerifySizes> sizes_of(const EngineConfig& config, const VerifyLoad& load)
   if (!plan) {
     return tl::unexpected(plan.error());
   }
+  int64_t state_blocks = 0;
+  for (const KvGroupSpec& group : plan->kv.groups) {
+    state_blocks += max_state_blocks(group);
+  }
   return VerifySizes{plan->config.device == "cuda",
-                     std::ranges::any_of(plan->spec.layers,
-                                         [](const LayerSpec& layer) { return layer.has_state(); }),
+                     state_blocks,
                      plan->memory.kv_block_bytes,
                      load.max_input_len + load.output_len + 1};
 }

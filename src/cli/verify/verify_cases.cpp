@@ -32,11 +32,18 @@ bool prefix_caching(EngineConfig& config, const VerifySizes& /*sizes*/) {
   return true;
 }
 
-// Room for little more than two of the longest requests. A longer max_model_len would not fit.
+// Room for little more than two of the longest requests. A longer max_model_len would not fit. A row has its states from
+// its first step on, so with states the room is for those of two rows and little more than one row's keys and values;
+// checkpoints would take the blocks that are to be missing.
 bool few_blocks(EngineConfig& config, const VerifySizes& sizes) {
   config.max_model_len = static_cast<int32_t>(sizes.max_len + 1);
-  const int64_t blocks_of_longest = sizes.max_len / config.block_size + 2;
-  config.kv_cache_memory_bytes = sizes.block_bytes * (blocks_of_longest * 9 / 4 + 1);
+  const int64_t of_longest = sizes.max_len / config.block_size + 2;
+  int64_t blocks = of_longest * 9 / 4 + 1;
+  if (sizes.state_blocks > 0) {
+    blocks = sizes.state_blocks + of_longest * 9 / 8 + 1;
+    config.enable_prefix_caching = false;
+  }
+  config.kv_cache_memory_bytes = sizes.block_bytes * blocks;
   return true;
 }
 
@@ -52,7 +59,7 @@ bool drafts(EngineConfig& config, const VerifySizes& sizes) {
       R"( "prompt_lookup_max": 4, "adaptive": false})";
   config.spec_method.clear();
   config.num_speculative_tokens = 0;
-  return !sizes.has_states;
+  return sizes.state_blocks == 0;
 }
 
 bool no_steps_ahead(EngineConfig& config, const VerifySizes& /*sizes*/) {

@@ -27,9 +27,9 @@ enum class VerifyOrder : uint8_t {
 // What a case may depend on.
 struct VerifySizes {
   bool on_gpu = false;
-  bool has_states = false;  // a layer keeps a state
-  int64_t block_bytes = 0;  // of a KV block
-  int64_t max_len = 0;      // longest prompt and output together
+  int64_t state_blocks = 0;  // KV blocks that a row may need for states; 0: no layer keeps one
+  int64_t block_bytes = 0;   // of a KV block
+  int64_t max_len = 0;       // longest prompt and output together
 };
 
 // One promise: the same answers under other conditions.

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/activation/sigmoid_mul.h"
 #include "kernels/cuda/vector_access.cuh"
 
 // Formula, shapes, preconditions: sigmoid_mul.h. gate and y are both bf16 or both float32.
+// Mapping: a thread has eight elements of a row, or one where rows are not aligned for that.
 namespace warprow::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 
 template <typename T>
 struct Rows {
@@ -19,14 +21,30 @@ struct Rows {
   int32_t width;
 };
 
-template <typename T>
+__device__ __forceinline__ float gated(float y, float gate) { return y / (1.0F + expf(-gate)); }
+
+template <typename T, int kEach>
 __global__ void __launch_bounds__(kThreads) mul_rows(Rows<T> a) {
+  const int i = (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kEach;
   pdl_wait();
   pdl_release();
-  const T* gate = a.gate + blockIdx.x * a.gate_stride;
-  T* y = a.y + blockIdx.x * a.y_stride;
-  for (int i = static_cast<int>(threadIdx.x); i < a.width; i += kThreads) {
-    store(y + i, to_float(y[i]) / (1.0F + expf(-to_float(gate[i]))));
+  if (i >= a.width) {
+    return;
+  }
+  const T* gate = a.gate + blockIdx.x * a.gate_stride + i;
+  T* y = a.y + blockIdx.x * a.y_stride + i;
+  if constexpr (kEach == kVec) {
+    float g[kVec];
+    float v[kVec];
+    load8(gate, g);
+    load8(y, v);
+#pragma unroll
+    for (int e = 0; e < kVec; ++e) {
+      v[e] = gated(v[e], g[e]);
+    }
+    store8(y, v);
+  } else {
+    store(y, gated(to_float(*y), to_float(*gate)));
   }
 }
 
@@ -37,8 +55,17 @@ void launch_rows(Stream& stream, const SigmoidMulArgs& args) {
                      .y = static_cast<T*>(args.y.data),
                      .y_stride = args.y.stride,
                      .width = static_cast<int32_t>(args.y.shape[1])};
-  const auto blocks = static_cast<unsigned>(args.y.shape[0]);
-  launch(stream, "sigmoid_mul", {blocks, kThreads}, mul_rows<T>, rows);
+  const bool vectors = rows.width % kVec == 0 &&
+                       rows_fit_vec(rows.gate, rows.gate_stride, sizeof(T)) &&
+                       rows_fit_vec(rows.y, rows.y_stride, sizeof(T));
+  const int32_t threads = vectors ? rows.width / kVec : rows.width;
+  const dim3 grid(static_cast<unsigned>(args.y.shape[0]),
+                  static_cast<unsigned>(ceil_div(threads, kThreads)));
+  launch(stream,
+         "sigmoid_mul",
+         {grid, kThreads},
+         vectors ? &mul_rows<T, kVec> : &mul_rows<T, 1>,
+         rows);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/hd.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
 #include "kernels/attention/kv_view.h"
@@ -18,17 +19,21 @@ struct GatedDeltaShape {
   int32_t value_dim = 0;  // of a head of values
   int32_t conv_len = 0;   // tokens that the convolution sees, the current one included
 
-  [[nodiscard]] int64_t key_size() const { return int64_t{num_key_heads} * key_dim; }
-  [[nodiscard]] int64_t value_size() const { return int64_t{num_value_heads} * value_dim; }
+  [[nodiscard]] WR_HD int64_t key_size() const { return int64_t{num_key_heads} * key_dim; }
+  [[nodiscard]] WR_HD int64_t value_size() const { return int64_t{num_value_heads} * value_dim; }
   // Queries, keys and values: what the convolution runs over.
-  [[nodiscard]] int64_t num_channels() const { return 2 * key_size() + value_size(); }
-  [[nodiscard]] int64_t conv_floats() const { return (conv_len - 1) * num_channels(); }
-  [[nodiscard]] int64_t head_floats() const { return int64_t{key_dim} * value_dim; }
-  // A row's state: the convolution's last inputs [conv_len - 1, num_channels], then a matrix [key_dim, value_dim] for
-  // each value head.
-  [[nodiscard]] int64_t state_floats() const {
-    return conv_floats() + num_value_heads * head_floats();
+  [[nodiscard]] WR_HD int64_t num_channels() const { return 2 * key_size() + value_size(); }
+  // Those of a value head.
+  [[nodiscard]] WR_HD int32_t head_channels() const { return 2 * key_dim + value_dim; }
+  [[nodiscard]] WR_HD int64_t conv_floats() const { return (conv_len - 1) * num_channels(); }
+  [[nodiscard]] WR_HD int64_t head_floats() const { return int64_t{key_dim} * value_dim; }
+  // A row's state. CPU: the convolution's last inputs [conv_len - 1, num_channels], then a matrix [key_dim, value_dim] for
+  // each value head. CUDA: for each value head the last inputs of its channels, then its matrix. There the value heads of
+  // a key head have copies of its inputs, so that nothing of a state is shared by two CTAs.
+  [[nodiscard]] WR_HD int64_t head_state_floats() const {
+    return int64_t{conv_len - 1} * head_channels() + head_floats();
   }
+  [[nodiscard]] WR_HD int64_t state_floats() const { return num_value_heads * head_state_floats(); }
   bool operator==(const GatedDeltaShape&) const = default;
 };
 
@@ -58,10 +63,10 @@ struct StatePages {
 // Bytes moved: a row's state twice, and 8 * T * (num_channels + 2 * value_size).
 // Numerics: float32. Every sum runs over one token's elements, or over key_dim in its order, so a token's result and the
 //   state behind it do not depend on how tokens are cut into steps.
-// Preconditions: conv_len is 2 to kMaxConvLen. q, k and v are overwritten. A
-//   row whose seq_len equals its tokens starts from zeros. Rows past the step's have row -1. Results of padding tokens
-//   are undefined. The state behind a row's last token is stored in its own pages, and the state at the last multiple of
-//   unit before that token in the checkpoint's, if the step passes it.
+// Preconditions: conv_len is 2 to kMaxConvLen; CUDA: fits_cuda. A CPU overwrites q, k and v. A row whose seq_len equals
+//   its tokens starts from zeros. Rows past the step's have row -1. Results of padding tokens are undefined. The state
+//   behind a row's last token is stored in its own pages, and the state at the last multiple of unit before that token
+//   in the checkpoint's, if the step passes it.
 // Origin: Yang et al., "Gated Delta Networks", 2024.
 struct GatedDeltaArgs {
   GatedDeltaShape shape;
@@ -77,13 +82,26 @@ struct GatedDeltaArgs {
   View<const int32_t, 1> idx_mapping;      // [max_num_seqs]
   View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
   View<const int32_t, 1> seq_lens;         // [max_num_seqs]
+  int32_t num_decode_rows = 0;             // the first rows, which have a token each; CUDA
   StatePages pages;
-  float* gates = nullptr;
-  float* scratch = nullptr;
+  float* gates = nullptr;    // CPU
+  float* scratch = nullptr;  // CPU
   ActView out;
 };
 
 inline constexpr int32_t kMaxConvLen = 8;
+
+// Limits of the CUDA kernel. Heads are multiples of kCudaDeltaUnit.
+inline constexpr int32_t kMaxCudaConvLen = 4;
+inline constexpr int32_t kMaxCudaDeltaDim = 128;
+inline constexpr int32_t kCudaDeltaUnit = 4;
+[[nodiscard]] constexpr bool fits_cuda(const GatedDeltaShape& shape) {
+  const auto fits = [](int32_t dim) {
+    return dim > 0 && dim <= kMaxCudaDeltaDim && dim % kCudaDeltaUnit == 0;
+  };
+  return fits(shape.key_dim) && fits(shape.value_dim) && shape.conv_len >= 2 &&
+         shape.conv_len <= kMaxCudaConvLen && shape.num_value_heads % shape.num_key_heads == 0;
+}
 
 // Floats of scratch on a CPU with so many threads.
 [[nodiscard]] inline int64_t gated_delta_scratch_floats(const GatedDeltaShape& shape,

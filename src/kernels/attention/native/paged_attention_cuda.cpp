@@ -12,16 +12,16 @@ namespace warprow::cuda {
 namespace {
 
 // CTAs of the decode kernel that fit in an SM's shared memory, for groups of up to 8.
-int32_t decode_blocks_per_sm(const DeviceFacts& device) {
-  return device.compute_capability >= 90 ? 2 : 1;
+int32_t decode_blocks_per_sm(const DeviceFacts& device, int32_t head_dim) {
+  return device.compute_capability >= 90 && head_dim <= 128 ? 2 : 1;
 }
 
 bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 10 == 9; }
 
 // Whether sums are in parts, so that several kernels give the same bits. Other GPUs than Hopper have one kernel for
-// batch-invariant results.
+// batch-invariant results. Heads of 256 have no kernels for other sums.
 bool sums_in_parts(const PagedAttentionArgs& args, const DeviceFacts& device) {
-  return args.batch_invariant && is_hopper(device);
+  return (args.batch_invariant || args.kv.head_dim_k > 128) && is_hopper(device);
 }
 
 // Which kernels take which rows. It depends on shapes and the device alone, because CUDA graphs capture it.
@@ -57,14 +57,16 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   split.chunks = decode_chunks(group, args.decode_len);
   split.num_decode_rows = takes_decode_rows(args, split.chunks, device) ? args.num_decode_rows : 0;
   const int32_t num_decode_toks = split.num_decode_rows > 0 ? args.num_decode_toks : 0;
-  const int32_t per_sm = split.chunks.queries * group <= 8 ? decode_blocks_per_sm(device) : 1;
+  const int32_t per_sm =
+      split.chunks.queries * group <= 8 ? decode_blocks_per_sm(device, args.kv.head_dim_k) : 1;
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
     // Tiles of 128 if the rows fill them and they fill the device (on Hopper, half of it).
     const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
-    split.hopper = is_hopper(device) && query_rows >= rows * 64 && 2 * items >= device.num_sms;
+    split.hopper = is_hopper(device) && args.kv.head_dim_k <= 128 && query_rows >= rows * 64 &&
+                   2 * items >= device.num_sms;
     split.wide =
         split.hopper || (!split.in_parts && query_rows >= rows * 128 && items >= device.num_sms);
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
@@ -93,7 +95,9 @@ void check_args(const ScheduledAttentionArgs& args) {
   const KvLayerView& kv = args.kv;
   const int64_t rows = args.seq_lens.shape[0];
   WR_CHECK(kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
-  WR_CHECK(kv.head_dim_k == 64 || kv.head_dim_k == 128, "head size {}", kv.head_dim_k);
+  WR_CHECK(kv.head_dim_k == 64 || kv.head_dim_k == 128 || kv.head_dim_k == 256,
+           "head size {}",
+           kv.head_dim_k);
   WR_CHECK_EQ(kv.head_dim_k, kv.head_dim_v);
   WR_CHECK_EQ(kv.block_size % kSegmentToks, 0);
   WR_CHECK_GT(kv.num_kv_heads, 0);
@@ -158,6 +162,24 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   return p;
 }
 
+// The decode rows, then the others.
+template <int kDim>
+void launch_parts(Stream& stream, const NativeParams& params, const Split& split) {
+  const DeviceFacts& device = stream.device().facts();
+  if (split.num_decode_rows > 0 && split.in_parts) {
+    native_part_decode<kDim>(stream, params, split.decode_blocks);
+  } else if (split.num_decode_rows > 0 && is_hopper(device)) {
+    native_decode<kDim, true>(stream, params, split.decode_blocks);
+  } else if (split.num_decode_rows > 0) {
+    native_decode<kDim, false>(stream, params, split.decode_blocks);
+  }
+  if (split.hopper) {
+    native_hopper_prefill<kDim>(stream, params, device.num_sms);
+  } else if (split.prefill_tiles > 0) {
+    native_prefill<kDim>(stream, params, split.prefill_tiles, split.wide);
+  }
+}
+
 }  // namespace
 
 void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
@@ -196,23 +218,19 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
     return;
   }
   const NativeParams params = native_params(args, split);
-  const bool narrow_heads = args.kv.head_dim_k == 64;
-  if (split.num_decode_rows > 0 && split.in_parts) {
-    (narrow_heads ? native_part_decode<64>
-                  : native_part_decode<128>)(stream, params, split.decode_blocks);
-  } else if (split.num_decode_rows > 0 && is_hopper(device)) {
-    (narrow_heads ? native_decode<64, true>
-                  : native_decode<128, true>)(stream, params, split.decode_blocks);
-  } else if (split.num_decode_rows > 0) {
-    (narrow_heads ? native_decode<64, false>
-                  : native_decode<128, false>)(stream, params, split.decode_blocks);
-  }
-  if (split.hopper) {
-    (narrow_heads ? native_hopper_prefill<64>
-                  : native_hopper_prefill<128>)(stream, params, device.num_sms);
-  } else if (split.prefill_tiles > 0) {
-    (narrow_heads ? native_prefill<64>
-                  : native_prefill<128>)(stream, params, split.prefill_tiles, split.wide);
+  switch (args.kv.head_dim_k) {
+    case 64:
+      return launch_parts<64>(stream, params, split);
+    case 128:
+      return launch_parts<128>(stream, params, split);
+    default:
+      WR_CHECK(is_hopper(device), "heads of 256 on a GPU other than Hopper");
+      if (split.num_decode_rows > 0) {
+        native_part_decode<256>(stream, params, split.decode_blocks);
+      }
+      if (split.prefill_tiles > 0) {
+        native_prefill<256>(stream, params, split.prefill_tiles, split.wide);
+      }
   }
 }
 

@@ -7,7 +7,7 @@
 
 // Formula: paged_attention.h, for rows with a few query tokens, batch-invariant; in chunks of up to 24 (query, head)
 //   pairs per KV head.
-// Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
+// Shapes: NativeParams; head_dim 64, 128 or 256, up to 16 query heads per KV head, bf16 cache.
 // Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Three
 //   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Four warps take
 //   runs of two tiles: each computes the scores and weights of half a tile, transposed (keys x pairs) on the tensor

@@ -26,9 +26,9 @@ template <int kDim, int kHeadTiles>
 struct PartSizes {
   static constexpr int kBoxBytes = kDecodeTile * kDim * 2;
   static constexpr int kTileBytes = kPartBoxes * kBoxBytes;
-  static constexpr int kStages = (kHeadTiles == 1 ? 3 : 5) * 128 / kDim;
+  static constexpr int kStages = kDim > 128 ? 3 : (kHeadTiles == 1 ? 3 : 5) * 128 / kDim;
   static constexpr int kRingBytes = 2 * kStages * kTileBytes;
-  static constexpr int kBlocksPerSm = kHeadTiles == 1 ? 2 : 1;
+  static constexpr int kBlocksPerSm = kHeadTiles == 1 && kDim <= 128 ? 2 : 1;
   static_assert(kStages >= kRunTiles);
 };
 

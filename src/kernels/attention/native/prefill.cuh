@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/native/order.cuh"
@@ -12,10 +13,11 @@
 #include <type_traits>
 
 // Formula: paged_attention.h, for rows with any number of query tokens.
-// Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
+// Shapes: NativeParams; head_dim 64, 128, or in parts 256; bf16 cache.
 // Mapping: a CTA for 64 or 128 query-head rows (query by query, the group's heads side by side, so that they
 //   share key tiles) of one batch row and KV head; the last tiles of a row first, because they see the most
-//   keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in shared memory.
+//   keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in shared memory. With heads of 256 the
+//   outputs of the parts before are in shared memory too, since registers hold one part's.
 // Bytes moved: per item its visible keys and values once, mostly from L2.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute positions,
 //   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
@@ -28,6 +30,9 @@ namespace {
 constexpr int kPrefillWarps = 4;
 constexpr int kPrefillThreads = 32 * kPrefillWarps;
 
+// Whether the outputs of the parts before are in shared memory.
+constexpr bool total_in_shared(int dim) { return dim > 128; }
+
 // kWide: m16 tiles of a warp.
 template <int kDim, int kWide>
 struct PrefillSizes {
@@ -37,7 +42,9 @@ struct PrefillSizes {
   static constexpr int kQueryBytes = kRows * kRowBytes;
   static constexpr int kHalfBytes = kPrefillKeys * kRowBytes;
   static constexpr int kStageBytes = 2 * kHalfBytes;
-  static constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
+  static constexpr int kTotalAt = kQueryBytes + 2 * kStageBytes;
+  static constexpr int kSharedBytes =
+      kTotalAt + (total_in_shared(kDim) ? kRows * kDim * static_cast<int>(sizeof(float)) : 0);
   static constexpr int kTokensAtOnce = kPrefillThreads / kChunks;
 };
 
@@ -157,15 +164,32 @@ struct PrefillState {
   float max[kWide][2];  // of scores before scaling
   float sum[kWide][2];
   int32_t position[kWide][2];
-  struct Total {
+  struct Outputs {
     float o[kWide][kDimTiles][4] = {};
+    __device__ float& at(int m, int d, int i) { return o[m][d][i]; }
+  };
+  struct SharedOutputs {
+    float* o;  // of this thread, kPrefillThreads apart
+    __device__ float& at(int m, int d, int i) const {
+      return o[((m * kDimTiles + d) * 4 + i) * kPrefillThreads];
+    }
+  };
+  struct Total : std::conditional_t<total_in_shared(kDim), SharedOutputs, Outputs> {
     float max[kWide][2];
     float sum[kWide][2] = {};
   };
   struct None {};
   std::conditional_t<kParts, Total, None> total;
 
-  __device__ void start(const NativeParams& p, const PrefillItem& item) {
+  // shared: of the CTA.
+  __device__ void start(const NativeParams& p, const PrefillItem& item, char* shared) {
+    if constexpr (kParts && total_in_shared(kDim)) {
+      total.o = reinterpret_cast<float*>(shared + Sizes::kTotalAt) + threadIdx.x;
+#pragma unroll
+      for (int i = 0; i < kWide * kDimTiles * 4; ++i) {
+        total.o[i * kPrefillThreads] = 0.0F;
+      }
+    }
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
 #pragma unroll
@@ -202,7 +226,8 @@ struct PrefillState {
         for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
           for (int c = 2 * i; c < 2 * i + 2; ++c) {
-            total.o[m][d][c] = merged(total.o[m][d][c], o[m][d][c], by);
+            float& before = total.at(m, d, c);
+            before = merged(before, o[m][d][c], by);
             o[m][d][c] = 0.0F;
           }
         }
@@ -393,8 +418,8 @@ struct PrefillState {
     for (int d = 0; d < kDimTiles; ++d) {
       uint32_t two;
       if constexpr (kParts) {
-        two = pack_bf16(finished(total.o[m][d][2 * i], end.inverse),
-                        finished(total.o[m][d][2 * i + 1], end.inverse));
+        two = pack_bf16(finished(total.at(m, d, 2 * i), end.inverse),
+                        finished(total.at(m, d, 2 * i + 1), end.inverse));
       } else {
         two = pack_bf16(o[m][d][2 * i] * end.inverse, o[m][d][2 * i + 1] * end.inverse);
       }
@@ -424,7 +449,7 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   int tile = item.first_key / kPrefillKeys;
   const int end = (item.end_key + kPrefillKeys - 1) / kPrefillKeys;
   feed.issue(p, item, tile, ring);
-  state.start(p, item);
+  state.start(p, item, shared);
   // Keys that every query of the item sees need no mask.
   const int32_t last_query = (min(item.first_row + Sizes::kRows, item.num_rows) - 1) / p.group;
   const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
@@ -477,7 +502,10 @@ void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tile
 
 template <int kDim>
 void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide) {
-  if (params.in_parts) {
+  if constexpr (total_in_shared(kDim)) {
+    WR_CHECK(params.in_parts && !wide, "heads of {} in tiles of 64 rows and in parts", kDim);
+    launch_prefill<kDim, 1, true>(stream, params, num_tiles);
+  } else if (params.in_parts) {
     launch_prefill<kDim, 1, true>(stream, params, num_tiles);
   } else if (wide) {
     launch_prefill<kDim, 2, false>(stream, params, num_tiles);
