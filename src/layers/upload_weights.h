@@ -6,6 +6,7 @@
 #include "layers/row_order.h"
 #include "layers/weight_format.h"
 #include "weights/checkpoint.h"
+#include "weights/quant_matrix.h"
 #include "weights/tensor_region.h"
 
 #include <cstddef>
@@ -25,6 +26,10 @@ struct WeightUpload {
   TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
   bool transposed = false;   // the region has a row for each column of the matrix; float types
   RandomMxfp4 random = {};   // kMxfp4Tiles without a region
+  // Instead of the region: a part of it, as rows, or as the tiles of `tiles`.
+  const QuantMatrix* matrix = nullptr;
+  QuantPart part = {};
+  PackedWeight tiles = {};
 };
 
 // Reads, decodes and copies all of them. Several threads take pieces of rows, read them into their own pinned
