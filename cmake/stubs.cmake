@@ -104,6 +104,12 @@ if(WARPROW_CUDA)
   foreach(cols 32 64 128)
     kernel_stub(sm90_gemm_${cols}_sm90 linear/small_m/sm90_gemm.cuh WR_COLS=${cols})
   endforeach()
+  foreach(kind kF8 kQ4 kQ8)
+    foreach(cols 8 32 64 128)
+      kernel_stub(sm90_quant_gemm_${kind}_${cols}_sm90 linear/quant/sm90_quant_gemm.cuh
+        WR_KIND=PackedKind::${kind} WR_COLS=${cols})
+    endforeach()
+  endforeach()
   foreach(kind kBF16 kMxfp4)
     foreach(cols 8 32 128)
       kernel_stub(sm90_expert_gemm_${kind}_${cols}_sm90 experts/sm90_expert_gemm.cuh

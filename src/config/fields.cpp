@@ -43,6 +43,13 @@ constexpr Field kFields[] = {
      .group = "Model",
      .help = "dummy: random weights, for benchmarks; only config.json is read",
      .choices = "auto|dummy"},
+    {.name = "quantization",
+     .member = &EngineConfig::quantization,
+     .group = "Model",
+     .help = "fp8: weights of linear layers that are not quantised become 8-bit floats while they "
+             "are loaded; none: as the model's files have them",
+     .alias = "q",
+     .choices = "none|fp8"},
     {.name = "runner",
      .member = &EngineConfig::runner,
      .group = "Model",

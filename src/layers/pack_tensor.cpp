@@ -2,6 +2,8 @@
 #include "layers/pack_tensor.h"
 
 #include "base/check.h"
+#include "base/dtype.h"
+#include "base/math.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "kernels/linear/cpu/pack.h"
@@ -119,6 +121,65 @@ class PanelPacker {
   std::vector<int8_t> bias_factor_;
 };
 
+// One worker's buffers for a panel of rows of a quantised matrix.
+class QuantPacker {
+ public:
+  explicit QuantPacker(const PackTensor& job) : job_(job), form_(job.matrix->form()) {}
+
+  void pack(int64_t first, int64_t count, std::byte* dst) {
+    read(first, count);
+    const PackedWeight& weight = job_.weight;
+    const QuantPart rows{0, count, 0, weight.k};
+    if (weight.kind == PackedKind::kQ4 || weight.kind == PackedKind::kQ8) {
+      make_groups(count);
+      cpu::pack_groups(weight, dst, first, count, {q_.data(), scales_.data(), nullptr});
+      return;
+    }
+    values_.resize(buffers_.numbers.size());
+    dequantise(form_, rows, buffers_, values_.data());
+    if (weight.kind == PackedKind::kF32) {
+      cpu::pack_values(weight, dst, first, count, values_.data());
+      return;
+    }
+    halves_.resize(values_.size());
+    std::transform(values_.begin(), values_.end(), halves_.begin(), f32_to_bf16);
+    cpu::pack_values(weight, dst, first, count, halves_.data());
+  }
+
+ private:
+  void read(int64_t first, int64_t count) {
+    QuantPart part = job_.part;
+    part.row += first;
+    part.num_rows = count;
+    buffers_.resize(form_, part);
+    job_.matrix->read(part, buffers_);
+  }
+
+  // Numbers less their zero points, and a scale for each 32 inputs.
+  void make_groups(int64_t count) {
+    const int64_t cols = job_.weight.k;
+    const int64_t groups = ceil_div<int64_t>(cols, form_.group);
+    q_.resize(buffers_.numbers.size());
+    scales_.resize(q_.size() / 32);
+    size_t at = 0;
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < cols; ++c, ++at) {
+        const auto group = static_cast<size_t>(r * groups + c / form_.group);
+        q_[at] = static_cast<int8_t>(int{buffers_.numbers[at]} - int{buffers_.zeros[group]});
+        scales_[at / 32] = buffers_.scales[group];
+      }
+    }
+  }
+
+  const PackTensor& job_;
+  const QuantForm& form_;
+  QuantBuffers buffers_;
+  std::vector<int8_t> q_;
+  std::vector<float> scales_;
+  std::vector<float> values_;
+  std::vector<uint16_t> halves_;
+};
+
 // Packs panels of random rows.
 class RandomPacker {
  public:
@@ -183,6 +244,14 @@ void pack_panels(const Job& job, cpu::ComputePool& pool) {
 
 void pack_tensor(Stream& stream, const PackTensor& job) {
   WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu);
+  if (job.matrix != nullptr) {
+    WR_CHECK(job.order == RowOrder::kPlain && !job.transposed);
+    cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) {
+      pack_panels<QuantPacker>(job, pool);
+      job.matrix->drop_pages();
+    });
+    return;
+  }
   cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) {
     pack_panels<PanelPacker>(job, pool);
     job.region.drop_pages(*job.checkpoint);

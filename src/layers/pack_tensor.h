@@ -5,6 +5,7 @@
 #include "kernels/linear/packed_weight.h"
 #include "layers/random_mxfp4.h"
 #include "layers/row_order.h"
+#include "weights/quant_matrix.h"
 #include "weights/tensor_region.h"
 
 #include <cstddef>
@@ -21,6 +22,8 @@ struct PackTensor {
   int32_t head_dim = 0;
   TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
   bool transposed = false;   // the region has a row for each column of the matrix; float types
+  const QuantMatrix* matrix = nullptr;  // instead of the region: a part of it
+  QuantPart part = {};
 };
 
 // Enqueues reading, decoding and packing of one matrix, panel by panel on all cores. CPU only.

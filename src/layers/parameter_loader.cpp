@@ -7,6 +7,7 @@
 #include "kernels/linear/cpu/pack.h"
 #include "layers/pack_tensor.h"
 #include "layers/random_mxfp4.h"
+#include "layers/rounded_matrix.h"
 #include "weights/dequantize.h"
 
 #include <algorithm>
@@ -56,19 +57,112 @@ ParameterLoader::ParameterLoader(const Checkpoint& checkpoint,
                                  Arena& arena,
                                  LoadFormat format,
                                  DType rows,
-                                 Progress progress)
+                                 Progress progress,
+                                 const Quantisation& quantisation)
     : checkpoint_(checkpoint),
       stream_(stream),
       arena_(arena),
       format_(format),
       rows_(rows),
-      progress_(std::move(progress)) {}
+      progress_(std::move(progress)),
+      quantisation_(quantisation) {}
+
+std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& spec) const {
+  const int64_t rows = spec.slice.tensor_rows > 0 ? spec.slice.tensor_rows : spec.rows;
+  const int64_t cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
+  const QuantConfig& config = checkpoint_.quantisation();
+  if (format_ != LoadFormat::kDummy) {
+    auto found = value_or_throw(find_quant_matrix(checkpoint_, spec.name, rows, cols));
+    if (found != nullptr || !quantisation_.to_fp8 || !spec.of_linear || spec.rows % 16 != 0) {
+      return found;
+    }
+    const TensorSource& tensor = *value_or_throw(checkpoint_.require_values(spec.name));
+    if (is_quantised(tensor.type) || tensor.rows != rows || tensor.cols != cols) {
+      return nullptr;  // a matrix of GGUF stays as it is; another shape is refused later
+    }
+    const auto row = [&tensor](int64_t at, float* out) {
+      dequantize_row(
+          tensor.type, tensor.data + static_cast<size_t>(at) * tensor.row_bytes, out, tensor.cols);
+    };
+    return rounded_matrix(QuantNumber::kF8, 128, rows, cols, row);
+  }
+  const bool packed = config.number.has_value() && !config.ignores(spec.name);
+  if (!spec.of_linear || spec.rows % 16 != 0 || (!packed && !quantisation_.to_fp8)) {
+    return nullptr;
+  }
+  const uint64_t seed = seed_of(spec.name);
+  TensorSpec whole = spec;
+  whole.cols = cols;
+  const float scale = dummy_scale(whole);
+  const auto row = [seed, scale, cols](int64_t at, float* out) {
+    random_run(seed, at * cols, cols, scale, out);
+  };
+  const QuantNumber number = packed ? *config.number : QuantNumber::kF8;
+  const bool known_group = config.group_size == 32 || config.group_size == 64;
+  return rounded_matrix(
+      number, known_group ? static_cast<int32_t>(config.group_size) : 128, rows, cols, row);
+}
+
+const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) const {
+  const bool possible =
+      checkpoint_.quantisation().method != QuantMethod::kNone || quantisation_.to_fp8;
+  if (!possible || spec.order != RowOrder::kPlain || spec.transposed) {
+    return nullptr;
+  }
+  const auto [matrix, is_new] = quant_matrices_.try_emplace(spec.name);
+  if (is_new) {
+    matrix->second = quant_matrix_of(spec);
+  }
+  if (matrix->second == nullptr) {
+    return nullptr;
+  }
+  const ShardAlignment alignment{1, matrix->second->form().col_unit};
+  const Part part = part_of(spec, alignment);
+  const std::string key =
+      fmt::format("{} {} {} {}", spec.name, part.rows.count, part.cols.count, spec.of_linear);
+  const auto [format, made] = quant_formats_.try_emplace(key);
+  if (made) {
+    format->second = std::make_unique<WeightFormat>(quant_format(*matrix->second,
+                                                                 device(),
+                                                                 spec.of_linear,
+                                                                 quantisation_.exact,
+                                                                 part.rows.count,
+                                                                 part.cols.count));
+  }
+  return format->second.get();
+}
+
+std::vector<const DeviceForm*> ParameterLoader::forms_of(std::span<const TensorSpec> specs) const {
+  std::vector<const DeviceForm*> forms;
+  forms.reserve(specs.size());
+  bool tiles = false;
+  bool alike = true;
+  for (const TensorSpec& spec : specs) {
+    forms.push_back(&form_of(format_of(spec)));
+    tiles = tiles || forms.back()->repack == Repack::kQuantTiles;
+    alike = alike && forms.back()->repack == forms.front()->repack &&
+            same_product(*forms.back(), *forms.front());
+  }
+  for (const DeviceForm*& form : forms) {
+    if (tiles && !alike && form->repack == Repack::kQuantTiles) {
+      form = &bf16_rows_form();
+    }
+  }
+  return forms;
+}
+
+const WeightFormat& ParameterLoader::random_format_of(const TensorSpec& spec) const {
+  const bool mxfp4 =
+      spec.format != nullptr && form_of(*spec.format).product.kind == PackedKind::kMxfp4;
+  return mxfp4 ? *spec.format : random_format();
+}
 
 const WeightFormat& ParameterLoader::format_of(const TensorSpec& spec) const {
+  if (const WeightFormat* quant = spec.format == nullptr ? quant_format_of(spec) : nullptr) {
+    return *quant;
+  }
   if (format_ == LoadFormat::kDummy) {
-    const bool mxfp4 =
-        spec.format != nullptr && form_of(*spec.format).product.kind == PackedKind::kMxfp4;
-    return mxfp4 ? *spec.format : random_format();
+    return random_format_of(spec);
   }
   if (spec.format != nullptr) {
     return *spec.format;
@@ -84,13 +178,15 @@ void ParameterLoader::report(size_t bytes) {
 }
 
 bool ParameterLoader::stacks(std::span<const TensorSpec> specs) const {
+  const std::vector<const DeviceForm*> forms = forms_of(specs);
   for (size_t i = 1; i < specs.size(); ++i) {
     const WeightFormat& upper = format_of(specs[i - 1]);
     const WeightFormat& lower = format_of(specs[i]);
     const IndexRange rows = value_or_throw(shard_rows(specs[i - 1], upper.alignment));
     const bool whole_groups = rows.count % upper.alignment.rows == 0;
-    if (!whole_groups || upper.sources.size() != lower.sources.size() ||
-        !warprow::stacks(form_of(upper), form_of(lower))) {
+    if (!whole_groups ||
+        (forms[i]->repack == Repack::kKept && upper.sources.size() != lower.sources.size()) ||
+        !warprow::stacks(*forms[i - 1], *forms[i])) {
       return false;
     }
   }
@@ -98,15 +194,16 @@ bool ParameterLoader::stacks(std::span<const TensorSpec> specs) const {
 }
 
 void ParameterLoader::check_stack(std::span<const TensorSpec> specs) const {
+  const std::vector<const DeviceForm*> forms = forms_of(specs);
   for (size_t i = 1; i < specs.size(); ++i) {
     const WeightFormat& upper = format_of(specs[i - 1]);
     const WeightFormat& lower = format_of(specs[i]);
     const IndexRange rows = value_or_throw(shard_rows(specs[i - 1], upper.alignment));
-    const bool panels = form_of(upper).repack == Repack::kPanels;
+    const bool panels = forms[i]->repack == Repack::kPanels;
     const int64_t unit =
         panels ? std::lcm(upper.alignment.rows, cpu::kRowsPerPanel) : upper.alignment.rows;
-    if (upper.sources.size() != lower.sources.size() ||
-        !same_product(form_of(upper), form_of(lower)) || rows.count % unit != 0) {
+    if ((forms[i]->repack == Repack::kKept && upper.sources.size() != lower.sources.size()) ||
+        !same_product(*forms[i - 1], *forms[i]) || rows.count % unit != 0) {
       throw StartupError(ErrorCode::kUnsupported,
                          fmt::format("tensors {} ({}, {} rows) and {} ({}) cannot be one matrix",
                                      specs[i - 1].name,
@@ -120,7 +217,10 @@ void ParameterLoader::check_stack(std::span<const TensorSpec> specs) const {
 
 PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   check_stack(specs);
-  if (format_ == LoadFormat::kDummy) {
+  const auto is_quantised = [this](const TensorSpec& spec) {
+    return format_of(spec).matrix != nullptr;
+  };
+  if (format_ == LoadFormat::kDummy && !std::all_of(specs.begin(), specs.end(), is_quantised)) {
     return random(specs);
   }
   int64_t rows = 0;
@@ -133,7 +233,7 @@ PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   }
   size_t bytes = 0;
   const std::vector<PlacedSource> sources = place(specs, bytes);
-  PackedWeight weight = sized_product(form_of(format_of(specs.front())), rows, cols);
+  PackedWeight weight = sized_product(*forms_of(specs).front(), rows, cols);
   std::byte* data = arena_.alloc_bytes(bytes);
   weight.data = data;
   for (const PlacedSource& source : sources) {
@@ -169,13 +269,26 @@ TensorRegion ParameterLoader::region_of(const TensorSpec& spec,
 std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<const TensorSpec> specs,
                                                                   size_t& bytes) {
   std::vector<PlacedSource> placed;
+  const std::vector<const DeviceForm*> forms = forms_of(specs);
   const WeightFormat& first = format_of(specs.front());
-  const bool kept = form_of(first).repack == Repack::kKept;
+  const bool kept = forms.front()->repack == Repack::kKept;
   for (size_t i = 0; i < (kept ? first.sources.size() : 1); ++i) {
     bytes = round_up(bytes, kSourceAlignment);
-    for (const TensorSpec& spec : specs) {
+    for (size_t s = 0; s < specs.size(); ++s) {
+      const TensorSpec& spec = specs[s];
       const WeightFormat& format = format_of(spec);
-      const DeviceForm& form = form_of(format);
+      const DeviceForm& form = *forms[s];
+      if (format.matrix != nullptr) {
+        const Part part = part_of(spec, format.alignment);
+        const QuantPart read{spec.slice.first_row + part.rows.begin,
+                             part.rows.count,
+                             spec.slice.first_col + part.cols.begin,
+                             part.cols.count};
+        placed.push_back(
+            {&spec, &form, {}, {}, read.num_rows, read.num_cols, bytes, format.matrix, read});
+        bytes += stored_bytes(form, {}, read.num_rows, read.num_cols);
+        continue;
+      }
       const SourcePart& part = format.sources[i];
       const TensorRegion region = region_of(spec, format, part);
       TensorRegion scales;
@@ -196,6 +309,10 @@ void ParameterLoader::load(const PlacedSource& source,
                            std::byte* data) {
   const TensorSpec& spec = *source.spec;
   std::byte* dst = data + source.offset;
+  if (source.matrix != nullptr) {
+    load_quantised(source, weight, dst);
+    return;
+  }
   if (source.form->repack == Repack::kPanels) {
     PackedWeight part = weight;
     part.n = static_cast<int32_t>(source.rows);
@@ -219,8 +336,34 @@ void ParameterLoader::load(const PlacedSource& source,
       {source.region, dst, repack, spec.order, spec.head_dim, source.scales, spec.transposed});
 }
 
+// Its stacks, kernels and progress are those of other matrices.
+void ParameterLoader::load_quantised(const PlacedSource& source,
+                                     const PackedWeight& weight,
+                                     std::byte* dst) {
+  PackedWeight own = weight;
+  own.n = static_cast<int32_t>(source.rows);
+  if (source.form->repack == Repack::kPanels) {
+    PackTensor job;
+    job.checkpoint = &checkpoint_;
+    job.weight = own;
+    job.dst = dst;
+    job.matrix = source.matrix;
+    job.part = source.part;
+    pack_tensor(stream_, job);
+    report(source.matrix->bytes());
+    return;
+  }
+  WeightUpload upload;
+  upload.dst = dst;
+  upload.repack = source.form->repack;
+  upload.matrix = source.matrix;
+  upload.part = source.part;
+  upload.tiles = own;
+  uploads_.push_back(upload);
+}
+
 PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
-  const WeightFormat& format = format_of(specs[0]);
+  const WeightFormat& format = random_format_of(specs[0]);
   const DeviceForm& form = form_of(format);
   const int64_t cols = part_of(specs[0], format.alignment).cols.count;
   int64_t rows = 0;
@@ -245,7 +388,7 @@ PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
 // A rank's part of one random matrix.
 void ParameterLoader::add_random(
     const TensorSpec& spec, const DeviceForm& form, int64_t rows, int64_t cols, std::byte* dst) {
-  const Part part = part_of(spec, format_of(spec).alignment);
+  const Part part = part_of(spec, random_format_of(spec).alignment);
   const int64_t tensor_cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
   const int64_t first = first_element(spec, part, tensor_cols);
   const uint64_t seed = seed_of(spec.name);

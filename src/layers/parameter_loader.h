@@ -17,8 +17,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace warprow {
@@ -43,13 +45,20 @@ class ParameterLoader {
  public:
   // Called repeatedly with the bytes of the checkpoint read so far; in finish by its threads, one at a time.
   using Progress = std::function<void(int64_t bytes)>;
+  // What becomes of weights that are quantised, or shall be.
+  struct Quantisation {
+    bool to_fp8 =
+        false;  // matrices of linear operations that are not, become e4m3 with a scale for each row
+    bool exact = true;  // on a CPU values are not rounded
+  };
   // rows: the type of weights on CUDA, kBF16 or kF32.
   ParameterLoader(const Checkpoint& checkpoint,
                   Stream& stream,
                   Arena& arena,
                   LoadFormat format = LoadFormat::kAuto,
                   DType rows = DType::kBF16,
-                  Progress progress = {});
+                  Progress progress = {},
+                  const Quantisation& quantisation = {.to_fp8 = false, .exact = true});
 
   // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
   // the spec and its format declare, or cannot be split as they declare.
@@ -62,9 +71,7 @@ class ParameterLoader {
   PackedWeight stacked(std::span<const TensorSpec> specs);
   // A vector (spec.rows is 1) as f32, the rank's part of it. Its tensor must have a type with values.
   View<const float, 1> vector(const TensorSpec& spec);
-  [[nodiscard]] bool has(const std::string& name) const {
-    return checkpoint_.find(name) != nullptr;
-  }
+  [[nodiscard]] bool has(const std::string& name) const { return checkpoint_.has_weight(name); }
   // Whether a matrix is to be taken from this tensor: it is there, or no tensor is looked at.
   [[nodiscard]] bool provides(const std::string& name) const {
     return format_ == LoadFormat::kDummy || has(name);
@@ -92,10 +99,18 @@ class ParameterLoader {
     TensorRegion scales;  // MXFP4's, if the region has numbers alone
     int64_t rows;         // of the matrix
     int64_t cols;
-    size_t offset;  // in the matrix's bytes
+    size_t offset;                        // in the matrix's bytes
+    const QuantMatrix* matrix = nullptr;  // instead of the region: a part of it
+    QuantPart part = {};
   };
 
   const WeightFormat& format_of(const TensorSpec& spec) const;
+  [[nodiscard]] const WeightFormat& random_format_of(const TensorSpec& spec) const;
+  // Null: the weight is not quantised, and is not to be.
+  const WeightFormat* quant_format_of(const TensorSpec& spec) const;
+  [[nodiscard]] std::unique_ptr<QuantMatrix> quant_matrix_of(const TensorSpec& spec) const;
+  // The forms of the specs' matrices on this device. Tiles that others do not have become rows.
+  [[nodiscard]] std::vector<const DeviceForm*> forms_of(std::span<const TensorSpec> specs) const;
   void check_stack(std::span<const TensorSpec> specs) const;
   [[nodiscard]] const DeviceForm& form_of(const WeightFormat& format) const {
     return format.on(device_kind(), rows_);
@@ -105,6 +120,7 @@ class ParameterLoader {
                          const WeightFormat& format,
                          const SourcePart& part);
   void load(const PlacedSource& source, const PackedWeight& weight, std::byte* data);
+  void load_quantised(const PlacedSource& source, const PackedWeight& weight, std::byte* dst);
   PackedWeight random(std::span<const TensorSpec> specs);
   void add_random(
       const TensorSpec& spec, const DeviceForm& form, int64_t rows, int64_t cols, std::byte* dst);
@@ -119,6 +135,10 @@ class ParameterLoader {
   int64_t bytes_read_ = 0;
   std::deque<std::vector<float>> constants_;
   std::deque<TensorSource> folded_;  // tensors as SourcePart::folded has them
+  Quantisation quantisation_;
+  // By the weight's name and its part's size; null: not quantised.
+  mutable std::unordered_map<std::string, std::unique_ptr<WeightFormat>> quant_formats_;
+  mutable std::unordered_map<std::string, std::unique_ptr<QuantMatrix>> quant_matrices_;
   std::vector<WeightUpload> uploads_;
   std::vector<FillRandomArgs> fills_;
   std::vector<cuda::FillMxfp4Args> tile_fills_;

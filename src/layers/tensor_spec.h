@@ -57,6 +57,8 @@ struct TensorSpec {
   ShardRule shard = {};
   bool transposed =
       false;  // the tensor, or the slice of it, has the matrix's columns as rows; float types only
+  // A matrix of a linear operation (kernels/linear), which takes quantised tiles on a GPU.
+  bool of_linear = false;
   // Null: the format in which the tensor itself is stored. Otherwise `name` is a weight's name, from which the
   // format derives the names of its tensors.
   const WeightFormat* format = nullptr;

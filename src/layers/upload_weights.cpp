@@ -7,6 +7,8 @@
 #include "base/math.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/experts/mxfp4_tiles.h"
+#include "kernels/linear/quant/quant_tiles.h"
+#include "layers/quant_piece.h"
 #include "weights/dequantize.h"
 
 #include <algorithm>
@@ -80,9 +82,15 @@ bool is_pair(const WeightUpload& upload) { return upload.scales.rows() > 0; }
 
 // Of the matrix.
 int64_t num_rows(const WeightUpload& upload) {
+  if (upload.matrix != nullptr) {
+    return upload.part.num_rows;
+  }
   return upload.transposed ? upload.region.cols() : upload.region.rows();
 }
 int64_t num_cols(const WeightUpload& upload) {
+  if (upload.matrix != nullptr) {
+    return upload.part.num_cols;
+  }
   if (upload.transposed) {
     return upload.region.rows();
   }
@@ -91,13 +99,18 @@ int64_t num_cols(const WeightUpload& upload) {
 
 // Rows that lie together in the device's form.
 int64_t unit_rows(const WeightUpload& upload) {
-  return upload.repack == Repack::kMxfp4Tiles ? kMxfp4TileRows : 1;
+  return upload.repack == Repack::kMxfp4Tiles   ? kMxfp4TileRows
+         : upload.repack == Repack::kQuantTiles ? kQuantTileRows
+                                                : 1;
 }
 
 // Bytes of unit_rows on the device.
 size_t stored_unit_bytes(const WeightUpload& upload) {
   if (upload.repack == Repack::kMxfp4Tiles) {
     return mxfp4_tiles_bytes(kMxfp4TileRows, num_cols(upload));
+  }
+  if (upload.repack == Repack::kQuantTiles) {
+    return quant_row_bytes(upload.tiles);
   }
   if (upload.repack == Repack::kKept) {
     return upload.region.row_bytes();
@@ -192,7 +205,20 @@ class Reader {
   void send(const CheckpointFiles& files, const Piece& piece) {
     Half& half = halves_[turn_++ % std::size(halves_)];
     half.passed->wait();
-    switch (piece.upload->repack) {
+    const WeightUpload& upload = *piece.upload;
+    if (upload.matrix != nullptr) {
+      make_quant_piece(*upload.matrix,
+                       upload.part,
+                       upload.repack,
+                       upload.tiles,
+                       piece.first,
+                       piece.count,
+                       half.pinned.data());
+      stream_->copy_to_device(upload.dst + piece.offset(), half.pinned.data(), piece.bytes());
+      stream_->record(*half.passed);
+      return;
+    }
+    switch (upload.repack) {
       case Repack::kKept:
         read_rows(files, piece, piece.upload->region, half.pinned.data());
         break;
@@ -209,6 +235,9 @@ class Reader {
   // Of the checkpoint.
   static int64_t file_bytes(const Piece& piece) {
     const WeightUpload& upload = *piece.upload;
+    if (upload.matrix != nullptr) {
+      return static_cast<int64_t>(upload.matrix->bytes()) / num_rows(upload) * piece.count;
+    }
     const auto bytes = static_cast<int64_t>(upload.region.bytes() + upload.scales.bytes());
     return bytes / num_rows(upload) * piece.count;
   }

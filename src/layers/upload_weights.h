@@ -6,6 +6,7 @@
 #include "layers/row_order.h"
 #include "layers/weight_format.h"
 #include "weights/checkpoint.h"
+#include "weights/quant_matrix.h"
 #include "weights/tensor_region.h"
 
 #include <cstddef>
@@ -24,6 +25,10 @@ struct WeightUpload {
   int32_t head_dim = 0;      // kRopePairs
   TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
   bool transposed = false;   // the region has a row for each column of the matrix; float types
+  // Instead of the region: a part of it, as rows, or as the tiles of `tiles`.
+  const QuantMatrix* matrix = nullptr;
+  QuantPart part = {};
+  PackedWeight tiles = {};
 };
 
 // The order of an expert's rows in MXFP4's tiles.

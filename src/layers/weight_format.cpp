@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/linear/cpu/pack.h"
+#include "kernels/linear/quant/quant_tiles.h"
 #include "weights/quant_groups.h"
 
 #include <array>
@@ -90,12 +91,17 @@ const WeightFormat& weight_format_of(TensorType type) {
   return kFormats[static_cast<size_t>(type)];
 }
 
+const DeviceForm& bf16_rows_form() {
+  static const DeviceForm kRows{Repack::kBf16Rows, plain(PackedKind::kBF16)};
+  return kRows;
+}
+
 const WeightFormat& random_format() {
   static const WeightFormat kRandom{"random",
                                     {},
                                     {},
                                     {Repack::kPanels, plain(PackedKind::kBF16)},
-                                    {Repack::kBf16Rows, plain(PackedKind::kBF16)},
+                                    bf16_rows_form(),
                                     {Repack::kF32Rows, plain(PackedKind::kF32)}};
   return kRandom;
 }
@@ -104,6 +110,54 @@ const WeightFormat& mxfp4_pair_format(const DeviceFacts& device) {
   static const WeightFormat kTiles = mxfp4_pair({Repack::kMxfp4Tiles, plain(PackedKind::kMxfp4)});
   static const WeightFormat kRows = mxfp4_pair({Repack::kBf16Rows, plain(PackedKind::kBF16)});
   return device.compute_capability == 90 ? kTiles : kRows;
+}
+
+namespace {
+
+// Integers that fit the CPU's kernels stay integers.
+PackedWeight quant_panels(const QuantForm& form, int64_t cols, bool exact) {
+  const bool fits = form.half_scales && form.group % 32 == 0 && cols % 32 == 0;
+  if (form.number == QuantNumber::kF8 || !fits ||
+      (form.number == QuantNumber::kQ8 && form.has_zeros)) {
+    return plain(exact ? PackedKind::kF32 : PackedKind::kBF16);
+  }
+  PackedWeight weight = plain(PackedKind::kQ8);
+  if (form.number == QuantNumber::kQ4 && !form.has_zeros && form.zero_point == 8) {
+    weight.kind = PackedKind::kQ4;
+    weight.zero_point = 8;
+  }
+  return weight;
+}
+
+PackedWeight quant_tiles(const QuantForm& form) {
+  PackedWeight weight = plain(form.number == QuantNumber::kF8   ? PackedKind::kF8
+                              : form.number == QuantNumber::kQ4 ? PackedKind::kQ4
+                                                                : PackedKind::kQ8);
+  weight.group = form.group;
+  weight.zero_point = form.zero_point;
+  weight.has_zero_points = form.has_zeros;
+  return weight;
+}
+
+}  // namespace
+
+WeightFormat quant_format(const QuantMatrix& matrix,
+                          const DeviceFacts& device,
+                          bool of_linear,
+                          bool exact,
+                          int64_t rows,
+                          int64_t cols) {
+  const QuantForm& form = matrix.form();
+  WeightFormat format;
+  format.name = matrix.format();
+  format.matrix = &matrix;
+  format.alignment = {1, form.col_unit};
+  format.cpu = {Repack::kPanels, quant_panels(form, cols, exact)};
+  const bool tiles = of_linear && device.compute_capability == 90 && form.group >= 32 &&
+                     rows % kQuantTileRows == 0 && cols % 8 == 0;
+  format.cuda = tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form)} : bf16_rows_form();
+  format.cuda_f32 = {Repack::kF32Rows, plain(PackedKind::kF32)};
+  return format;
 }
 
 std::string part_name(const std::string& name, const SourcePart& part) {
@@ -127,7 +181,7 @@ bool same_product(const DeviceForm& upper, const DeviceForm& lower) {
   const bool panels = upper.repack == Repack::kPanels;
   return panels == (lower.repack == Repack::kPanels) && a.kind == b.kind &&
          a.has_bias == b.has_bias && a.scales == b.scales && a.zero_point == b.zero_point &&
-         a.group == b.group;
+         a.group == b.group && a.has_zero_points == b.has_zero_points;
 }
 
 bool stacks(const DeviceForm& upper, const DeviceForm& lower) {
@@ -144,6 +198,8 @@ size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows
       return static_cast<size_t>(rows * cols) * sizeof(float);
     case Repack::kMxfp4Tiles:
       return mxfp4_tiles_bytes(rows, cols);
+    case Repack::kQuantTiles:
+      return quant_tiles_bytes(sized_product(form, rows, cols));
     case Repack::kKept:
       return static_cast<size_t>(rows) * tensor_row_bytes(part.type, cols);
   }

@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "kernels/linear/packed_weight.h"
 #include "layers/tensor_spec.h"
+#include "weights/quant_matrix.h"
 #include "weights/tensor_type.h"
 
 #include <cstddef>
@@ -21,6 +22,7 @@ enum class Repack : uint8_t {
   kF32Rows,     // rows of float32, exact
   kKept,        // the bytes of the file, rows in plain order
   kMxfp4Tiles,  // the form of kernels/experts/mxfp4_tiles.h, a matrix for each spec; CUDA
+  kQuantTiles,  // the form of kernels/linear/quant/quant_tiles.h; CUDA
 };
 
 // One of the tensors that a matrix is made of.
@@ -52,6 +54,8 @@ struct WeightFormat {
   DeviceForm cpu;
   DeviceForm cuda;
   DeviceForm cuda_f32;  // with --dtype float32
+  // Instead of sources: a matrix that its tensors' names and shapes describe.
+  const QuantMatrix* matrix = nullptr;
 
   // rows: the type of rows on CUDA, kBF16 or kF32.
   [[nodiscard]] const DeviceForm& on(DeviceKind device, DType rows = DType::kBF16) const {
@@ -62,6 +66,16 @@ struct WeightFormat {
   }
 };
 
+// The format of a quantised matrix on this device. of_linear: the matrix, or the rank's part [rows, cols], is one of a linear
+// operation, which takes tiles. exact: on a CPU, values are not rounded.
+WeightFormat quant_format(const QuantMatrix& matrix,
+                          const DeviceFacts& device,
+                          bool of_linear,
+                          bool exact,
+                          int64_t rows,
+                          int64_t cols);
+// Rows of bf16, which every matrix can become on CUDA.
+const DeviceForm& bf16_rows_form();
 // The format of a matrix that is one tensor of a type that has values (checked).
 const WeightFormat& weight_format_of(TensorType type);
 // MXFP4 in safetensors: NAME_blocks has the numbers, NAME_scales their scales. In 4 bits where kernels compute with it.

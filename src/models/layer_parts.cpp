@@ -29,6 +29,7 @@ LinearPart linear_part(
     const std::string& weight, int64_t rows, int64_t cols, const ShardRule& shard, bool bias) {
   LinearPart out{{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
   out.weight.shard = shard;
+  out.weight.of_linear = true;
   return out;
 }
 

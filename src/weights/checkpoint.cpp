@@ -32,32 +32,6 @@ tl::unexpected<Error> unusable(const std::string& file,
                           usable));
 }
 
-// Models quantised by other tools keep packed integers under the same names; only config.json says so.
-// Returns whether it is MXFP4.
-Result<bool> read_quantisation(const nlohmann::json& config, const std::string& path) {
-  if (!config.is_object()) {
-    return fail(ErrorCode::kCorrupt, fmt::format("'{}' is not a JSON object", path));
-  }
-  const auto found = config.find("quantization_config");
-  if (found == config.end() || found->is_null()) {
-    return false;
-  }
-  std::string method = "of an unnamed method";
-  if (found->is_object() && found->contains("quant_method") &&
-      (*found)["quant_method"].is_string()) {
-    const auto& named = (*found)["quant_method"].get_ref<const std::string&>();
-    if (named == "mxfp4") {
-      return true;
-    }
-    method = printable(named);
-  }
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("'{}': quantised safetensors ({}) are not supported; F32, F16, BF16, "
-                          "mxfp4 and GGUF are",
-                          path,
-                          method));
-}
-
 }  // namespace
 
 struct Checkpoint::Sources {
@@ -87,14 +61,14 @@ Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights
   if (!config) {
     return tl::unexpected(std::move(config).error());
   }
-  const Result<bool> mxfp4 = read_quantisation(*config, config_path);
-  if (!mxfp4) {
-    return tl::unexpected(mxfp4.error());
+  Result<QuantConfig> quantisation = QuantConfig::read(*config, config_path);
+  if (!quantisation) {
+    return tl::unexpected(std::move(quantisation).error());
   }
   if (weights == WeightFiles::kNotRead) {
     sources->config = *std::move(config);
     Checkpoint checkpoint(std::move(sources));
-    checkpoint.mxfp4_experts_ = *mxfp4;
+    checkpoint.quantisation_ = *std::move(quantisation);
     checkpoint.paths_.push_back(config_path);
     return checkpoint;
   }
@@ -105,7 +79,7 @@ Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights
   sources->config = *std::move(config);
   sources->safetensors = *std::move(safetensors);
   Checkpoint checkpoint(std::move(sources));
-  checkpoint.mxfp4_experts_ = *mxfp4;
+  checkpoint.quantisation_ = *std::move(quantisation);
   return checkpoint.add_safetensors_tensors().map([&] { return std::move(checkpoint); });
 }
 
@@ -174,7 +148,7 @@ Result<void> Checkpoint::add_safetensors_tensors() {
 
 void Checkpoint::add(TensorSource tensor) {
   tensor.row_bytes = tensor_row_bytes(tensor.type, tensor.cols);
-  if (has_values(tensor.type) || (mxfp4_experts_ && tensor.type == TensorType::kU8)) {
+  if (has_values(tensor.type) || quantisation_.method != QuantMethod::kNone) {
     total_bytes_ += tensor.bytes;
   }
   index_.emplace(tensor.name, tensors_.size());
@@ -184,6 +158,12 @@ void Checkpoint::add(TensorSource tensor) {
 const TensorSource* Checkpoint::find(std::string_view name) const {
   const auto it = index_.find(std::string(name));
   return it == index_.end() ? nullptr : &tensors_[it->second];
+}
+
+bool Checkpoint::has_weight(std::string_view name) const {
+  const std::string module(name.substr(0, name.rfind('.') + 1));
+  return find(name) != nullptr || find(std::string(name) + "_packed") != nullptr ||
+         find(module + "qweight") != nullptr;
 }
 
 Result<const TensorSource*> Checkpoint::require(std::string_view name) const {

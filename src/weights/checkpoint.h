@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "files/gguf.h"
 #include "files/model_files.h"
+#include "weights/quant_config.h"
 #include "weights/tensor_type.h"
 
 #include <cstddef>
@@ -41,7 +42,7 @@ struct TensorSource {
 class Checkpoint {
  public:
   // Reads headers only. Refuses (kUnsupported) tensors of a type that warprow knows by name only and
-  // safetensors whose config.json declares another quantisation than MXFP4, besides everything the
+  // safetensors whose config.json declares a quantisation that warprow does not read, besides everything the
   // readers refuse.
   // With WeightFiles::kNotRead the safetensors of a directory are not looked at: there are no
   // tensors.
@@ -53,6 +54,8 @@ class Checkpoint {
   ~Checkpoint();
 
   [[nodiscard]] const TensorSource* find(std::string_view name) const;  // null if absent
+  // Whether the tensor is there, or the tensors that a quantised weight consists of.
+  [[nodiscard]] bool has_weight(std::string_view name) const;
   // Whether there is a list of tensors at all.
   [[nodiscard]] bool has_tensors() const { return !tensors_.empty(); }
   // The tensor or a kCorrupt error that names it and the model.
@@ -61,7 +64,7 @@ class Checkpoint {
   // (integers, 8-bit floats).
   [[nodiscard]] Result<const TensorSource*> require_values(std::string_view name) const;
   [[nodiscard]] std::span<const TensorSource> tensors() const { return tensors_; }
-  // Of the tensors that have values, and of MXFP4's: no parameter is read from the others.
+  // Of the tensors that have values, and where weights are quantised of all: no parameter is read from the others.
   [[nodiscard]] size_t total_bytes() const { return total_bytes_; }
   [[nodiscard]] std::span<const std::string> files() const { return paths_; }
 
@@ -69,8 +72,12 @@ class Checkpoint {
   [[nodiscard]] const GgufFile* gguf() const;  // of several parts the first
   [[nodiscard]] const nlohmann::json* config_json() const;
 
+  // How config.json says that weights are quantised.
+  [[nodiscard]] const QuantConfig& quantisation() const { return quantisation_; }
   // Whether config.json declares that experts are in MXFP4, as pairs of tensors of bytes.
-  [[nodiscard]] bool has_mxfp4_experts() const { return mxfp4_experts_; }
+  [[nodiscard]] bool has_mxfp4_experts() const {
+    return quantisation_.method == QuantMethod::kMxfp4;
+  }
 
   // The tensor, or `bytes` of it from `begin` on, has been copied: its pages leave this process's
   // memory (a later read brings them back).
@@ -90,7 +97,7 @@ class Checkpoint {
   std::vector<TensorSource> tensors_;
   std::unordered_map<std::string, size_t> index_;
   size_t total_bytes_ = 0;
-  bool mxfp4_experts_ = false;
+  QuantConfig quantisation_;
 };
 
 }  // namespace warprow

@@ -45,8 +45,16 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Arena& weights,
                                   Arena& workspace,
                                   const RankComms& comms) {
-  ParameterLoader loader(
-      *plan.checkpoint, stream, weights, plan.load_format(), plan.decoder.act_dtype);
+  ParameterLoader::Quantisation quantisation;
+  quantisation.to_fp8 = plan.config.quantization == "fp8";
+  quantisation.exact = plan.decoder.linear.act == ActFormat::kF32;
+  ParameterLoader loader(*plan.checkpoint,
+                         stream,
+                         weights,
+                         plan.load_format(),
+                         plan.decoder.act_dtype,
+                         {},
+                         quantisation);
   DecoderOptions options = plan.decoder;
   options.tensor = {plan.place.tensor, comms.tensor};
   std::unique_ptr<Model> model;

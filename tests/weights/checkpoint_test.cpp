@@ -207,11 +207,12 @@ TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
   EXPECT_THAT(refused.error().message,
               HasSubstr("tensor 'blk.0.ffn_up.weight' has the type IQ4_XS"));
 
-  dir.write("config.json", R"({"quantization_config": {"quant_method": "gptq"}})");
+  dir.write("config.json", R"({"quantization_config": {"quant_method": "bitsandbytes"}})");
   dir.write("model.safetensors", SafetensorsWriter().add("w", "F8_E4M3", {1}, Bytes(1)).bytes());
   refused = open_dir(dir);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("'gptq'"));
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("quant_method 'bitsandbytes' is not supported (awq, "));
   dir.write("config.json", "{}");
   dir.write("model.safetensors", SafetensorsWriter().add("w", "F64", {1}, Bytes(8)).bytes());
   refused = open_dir(dir);

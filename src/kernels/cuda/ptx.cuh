@@ -42,6 +42,11 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t shared) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_byte(uint32_t shared) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint4 load_shared_four(uint32_t shared) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -9,6 +9,7 @@
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/linear_plan.h"
+#include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
@@ -36,7 +37,6 @@ void check_args(const LinearArgs& args) {
   const bool norm = !args.norm_weight.empty();
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
   const bool f32 = segment.w.kind == PackedKind::kF32;
-  WR_CHECK(f32 || segment.w.kind == PackedKind::kBF16, "weights on CUDA are bf16 or float32");
   WR_CHECK(args.x.dtype == (norm || f32 ? DType::kF32 : DType::kBF16),
            "x is {} {} a norm",
            dtype_name(args.x.dtype),
@@ -153,6 +153,13 @@ void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
   }
 }
 
+void run_sm90_quant(Stream& stream, const LinearArgs& args) {
+  const Sm90GemmArgs sm90 = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
+  const PackedWeight& weight = args.segments[0].w;
+  sm90_quant_gemm(
+      stream, sm90, weight, sm90_quant_plan(weight, sm90.m, stream.device().facts().num_sms));
+}
+
 void run_library(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -261,6 +268,8 @@ void linear(Stream& stream, const LinearArgs& args) {
       return run_library(stream, args);
     case LinearPath::kF32Gemm:
       return run_f32_gemm(stream, args);
+    case LinearPath::kSm90Quant:
+      return run_sm90_quant(stream, args);
   }
 }
 

@@ -81,6 +81,9 @@ LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceF
   if (shape.weights == PackedKind::kF32) {
     return LinearPath::kF32Gemm;
   }
+  if (shape.weights != PackedKind::kBF16) {
+    return LinearPath::kSm90Quant;
+  }
   const OwnRows own = own_rows(shape, device);
   if (num_rows <= own.warps) {
     return LinearPath::kSm90Warps;
@@ -102,24 +105,37 @@ size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {
 
 }  // namespace cuda
 
+namespace {
+
+// The numbers of rows for which the kernels of this product implement the halves of a norm.
+RowRange halving_rows(const LinearShape& shape, const DeviceFacts& device) {
+  constexpr RowRange kAll{1, std::numeric_limits<int64_t>::max()};
+  if (shape.weights == PackedKind::kF32) {
+    return {};
+  }
+  if (shape.weights != PackedKind::kBF16) {
+    return kAll;
+  }
+  if (shape.batch_invariant) {
+    return cuda::invariant_chunks(shape, device) > 0 ? kAll : RowRange{};
+  }
+  // cuBLASLt does not implement the halves of a norm.
+  const cuda::OwnRows own = cuda::own_rows(shape, device);
+  return {own.sm80 + 1, own.all};
+}
+
+}  // namespace
+
 RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,
                           const LinearShape& behind) {
-  if (device.kind != DeviceKind::kCuda || sum.weights != PackedKind::kBF16 ||
-      behind.weights != PackedKind::kBF16 || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
+  if (device.kind != DeviceKind::kCuda || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n) ||
+      behind.k % 64 != 0) {
     return {};
   }
-  if (sum.batch_invariant || behind.batch_invariant) {
-    const bool both = sum.batch_invariant && behind.batch_invariant &&
-                      cuda::invariant_chunks(sum, device) > 0 &&
-                      cuda::invariant_chunks(behind, device) > 0;
-    return both && behind.k % 64 == 0 ? RowRange{1, std::numeric_limits<int64_t>::max()}
-                                      : RowRange{};
-  }
-  // Both products must take sm90_bf16_gemm_small_m: cuBLASLt does not implement the halves of a norm.
-  const cuda::OwnRows first = cuda::own_rows(sum, device);
-  const cuda::OwnRows second = cuda::own_rows(behind, device);
-  return {std::max(first.sm80, second.sm80) + 1, std::min(first.all, second.all)};
+  const RowRange first = halving_rows(sum, device);
+  const RowRange second = halving_rows(behind, device);
+  return {std::max(first.first, second.first), std::min(first.last, second.last)};
 }
 
 RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind) {

@@ -11,7 +11,7 @@ namespace warprow::cuda {
 // Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows, or for a batch-invariant
 // product sm90_bf16_gemm_warps up to `warps`; sm90_bf16_gemm_small_m up to `all`. More take cuBLASLt, or for a
 // batch-invariant product sm90_bf16_gemm_large_m or blocks of rows of sm90_bf16_gemm_small_m. For bf16 weights: float32
-// ones have one kernel.
+// ones have one kernel, and quantised ones too.
 struct OwnRows {
   int64_t sm80 = 0;
   int64_t all = 0;
@@ -25,7 +25,8 @@ enum class LinearPath : uint8_t {
   kSm90Gemm,
   kSm90LargeGemm,
   kLibrary,
-  kF32Gemm
+  kF32Gemm,
+  kSm90Quant
 };
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 

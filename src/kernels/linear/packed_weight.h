@@ -12,7 +12,9 @@ namespace warprow {
 //   stored is u4, u5, u6 or s8.
 //  kMxfp4: e2m1 numbers with a power of two for 32 inputs. CPU: as kQ4 with stored = an e2m1 number, of which the kernels
 //   make 2 * number + 12, so the zero point is 12; CUDA: in tiles (kernels/experts/mxfp4_tiles.h), experts only.
-enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4 };
+//  kF8: e4m3 numbers with a float32 scale for each group. CUDA only, in tiles (kernels/linear/quant/quant_tiles.h), which
+//   kQ4 and kQ8 have there too.
+enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4, kF8 };
 
 // Storage format of the scales and biases of a quantised matrix.
 //  kF16: an IEEE half for each group.
@@ -30,7 +32,8 @@ struct PackedWeight {
   bool has_bias = false;               // quantised: per-group bias present
   ScaleForm scales = ScaleForm::kF16;  // quantised
   int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, kMxfp4 12, or 0
-  int32_t group = 32;                  // quantised: inputs per scale; kQ6 16, else 32
+  int32_t group = 32;  // quantised: inputs per scale; kQ6 16, else 32; on CUDA 32, 64 or 128
+  bool has_zero_points = false;  // CUDA: every group has one of its own, instead of zero_point
   int32_t n = 0;
   int32_t k = 0;
   const std::byte* data = nullptr;

@@ -276,6 +276,8 @@ struct FloatPanels {
         return float_kind<PackedKind::kQ8>(job, rows);
       case PackedKind::kMxfp4:
         return float_kind<PackedKind::kMxfp4>(job, rows);
+      case PackedKind::kF8:  // CUDA only
+        return;
     }
   }
 };

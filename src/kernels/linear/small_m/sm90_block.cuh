@@ -38,7 +38,7 @@ struct Params {
 struct Place {
   int part;       // of k: the CTA's rank in its cluster
   int tile;       // of w
-  int first;      // steps of 64 inputs
+  int first;      // steps of `step_inputs`
   int num_steps;  // of this part
 
   int block_row;  // of x: the first row of the CTA's block
@@ -46,13 +46,13 @@ struct Place {
   int first_row;  // of the block: the first row whose outputs this CTA finishes
   int num_rows;
 
-  __device__ Place(const Params& p, int cols) {
+  __device__ Place(const Params& p, int cols, int step_inputs = 64) {
     part = p.split == 1 ? 0 : cluster_rank();
     const int tile_and_block = static_cast<int>(blockIdx.x) / p.split;
     tile = tile_and_block / p.blocks;
     block_row = (tile_and_block - tile * p.blocks) * cols;
     m = min(cols, p.a.m - block_row);
-    const int steps = (p.a.k + 63) / 64;
+    const int steps = (p.a.k + step_inputs - 1) / step_inputs;
     first = steps * part / p.split;
     num_steps = steps * (part + 1) / p.split - first;
     first_row = min(part * p.part_rows, m);

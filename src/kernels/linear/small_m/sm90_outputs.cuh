@@ -34,6 +34,36 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   }
 }
 
+// Writes the sums to shared memory: [kCols][kPitch] float32.
+template <int kCols, int kGroups>
+__device__ void store_partial_sums(unsigned char* sums, const float (&sum)[kCols / 2]) {
+  using S = Sizes<kCols, kGroups>;
+  const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  float* to = reinterpret_cast<float*>(sums) + threadIdx.x % 4 * 2 * S::kPitch + row;
+#pragma unroll
+  for (int i = 0; i < kCols / 2; ++i) {
+    to[(i / 4 * 8 + i % 2) * S::kPitch + i / 2 % 2 * 8] = sum[i];
+  }
+}
+
+// One thread: sends every other CTA of the tile this CTA's partial sums of the rows that it finishes.
+template <int kCols, int kGroups>
+__device__ void exchange_sums(const Params& p, const Place& at, uint32_t data, uint32_t barrier) {
+  constexpr int kRowBytes = Sizes<kCols, kGroups>::kPitch * 4;
+  barrier_arrive_expecting(barrier, (p.split - 1) * at.num_rows * kRowBytes);
+  const uint32_t to = data + p.parts_at + at.part * p.part_rows * kRowBytes;
+#pragma unroll 1
+  for (int part = 0; part < p.split; ++part) {
+    const int rows = at.rows_of(p, part);
+    if (rows > 0 && part != at.part) {
+      remote_copy(remote_address(to, part),
+                  data + part * p.part_rows * kRowBytes,
+                  rows * kRowBytes,
+                  remote_address(barrier, part));
+    }
+  }
+}
+
 // Writes outputs: a thread has four adjacent columns of some rows of y.
 template <int kCols, int kGroups>
 class Outputs {

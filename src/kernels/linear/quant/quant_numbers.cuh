@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/linear/quant/quant_tiles.h"
+
+#include <cstdint>
+
+// Numbers of a tile (quant_tiles.h) as bf16 in the registers of wgmma's operand A, times their scales.
+namespace warprow::cuda {
+
+__device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
+__device__ __forceinline__ uint32_t sub_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+
+// A row's scale and zero point in a group, for pairs of inputs.
+struct QuantScale {
+  uint32_t upper;  // both halves of the scale's word, twice
+  uint32_t lower;
+  uint32_t zero;  // as Numbers::zero_of makes it
+
+  __device__ void set_scale(uint32_t word) {
+    upper = __byte_perm(word, 0, 0x3232);
+    lower = __byte_perm(word, 0, 0x1010);
+  }
+  // numbers: two, exact.
+  [[nodiscard]] __device__ uint32_t times(uint32_t numbers) const {
+    return fma_bf16x2(numbers, upper, mul_bf16x2(numbers, lower));
+  }
+};
+
+// Four registers for 16 inputs: row u at c and c + 1; row u + 8; row u at c + 8 and c + 9; row u + 8. scales: of rows u and
+// u + 8.
+template <PackedKind kKind>
+struct QuantNumbers;
+
+template <>
+struct QuantNumbers<PackedKind::kF8> {
+  static constexpr int kStepsOfLoad = 2;  // of 16 inputs, in a lane's 16 bytes
+  __device__ static uint32_t zero_of(uint32_t /*zero*/) { return 0; }
+
+  // Of two e4m3 numbers in the upper bytes, as bf16 that are 2^-120 times as large: their bits in the places of sign,
+  // exponent and fraction.
+  __device__ __forceinline__ static uint32_t pair(uint32_t upper) {
+    return (upper & 0x80008000U) | (upper >> 4 & 0x07f007f0U);
+  }
+  __device__ __forceinline__ static void decode(const uint4& words,
+                                                int step,
+                                                const QuantScale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+    const uint32_t w[2] = {step == 0 ? words.x : words.z, step == 0 ? words.y : words.w};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      d[i * 2] = scales[0].times(pair(w[i]));
+      d[i * 2 + 1] = scales[1].times(pair(w[i] << 8));
+    }
+  }
+};
+
+template <>
+struct QuantNumbers<PackedKind::kQ4> {
+  static constexpr int kStepsOfLoad = 4;
+  // A pair of bf16 that are 128 more. Up to 127: one more is one more in the last place.
+  __device__ static uint32_t zero_of(uint32_t zero) { return (0x4300U + zero) * 0x00010001U; }
+
+  __device__ __forceinline__ static void decode(const uint4& words,
+                                                int step,
+                                                const QuantScale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+    const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t more = (w >> (4 * j) & 0x000f000fU) | 0x43004300U;  // 128 + q
+      d[j] = scales[j % 2].times(sub_bf16x2(more, scales[j % 2].zero));
+    }
+  }
+};
+
+template <>
+struct QuantNumbers<PackedKind::kQ8> {
+  static constexpr int kStepsOfLoad = 2;
+  // A float32 that is 2^23 more.
+  __device__ static uint32_t zero_of(uint32_t zero) { return 0x4b000000U + zero; }
+
+  __device__ __forceinline__ static void decode(const uint4& words,
+                                                int step,
+                                                const QuantScale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+    const uint32_t w[2] = {step == 0 ? words.x : words.z, step == 0 ? words.y : words.w};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int lower = 0; lower < 2; ++lower) {  // row u has bytes 1 and 3, row u + 8 bytes 0 and 2
+        const float zero = __uint_as_float(scales[lower].zero);
+        const float first =
+            __uint_as_float(__byte_perm(w[i], 0x4b000000U, lower == 0 ? 0x7441 : 0x7440));
+        const float second =
+            __uint_as_float(__byte_perm(w[i], 0x4b000000U, lower == 0 ? 0x7443 : 0x7442));
+        d[i * 2 + lower] =
+            scales[lower].times(pack_bf16(__fsub_rn(first, zero), __fsub_rn(second, zero)));
+      }
+    }
+  }
+};
+
+}  // namespace warprow::cuda

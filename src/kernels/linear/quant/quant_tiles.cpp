@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/quant/quant_tiles.h"
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/math.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace warprow {
+namespace {
+
+constexpr int64_t kRows = kQuantTileRows;
+constexpr int64_t kCols = kQuantTileCols;
+
+int32_t tile_bytes(const PackedWeight& weight) {
+  return quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points);
+}
+
+// Rows by inputs of a tile, zeros behind the ends.
+struct TileNumbers {
+  uint8_t at[kRows][kCols];
+};
+
+void put_bytes(const TileNumbers& tile, uint8_t* to) {
+  for (int64_t step = 0; step < kCols / 16; ++step) {
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      const int64_t u = lane / 4;
+      for (int64_t word = 0; word < 2; ++word) {
+        const int64_t c = step * 16 + lane % 4 * 2 + word * 8;
+        uint8_t* bytes = to + step / 2 * 512 + lane * 16 + step % 2 * 8 + word * 4;
+        bytes[0] = tile.at[u + 8][c];
+        bytes[1] = tile.at[u][c];
+        bytes[2] = tile.at[u + 8][c + 1];
+        bytes[3] = tile.at[u][c + 1];
+      }
+    }
+  }
+}
+
+void put_nibbles(const TileNumbers& tile, uint8_t* to) {
+  for (int64_t step = 0; step < kCols / 16; ++step) {
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      const int64_t u = lane / 4;
+      const int64_t c = step * 16 + lane % 4 * 2;
+      uint32_t word = 0;
+      for (int64_t next = 0; next < 2; ++next) {
+        const uint32_t four = tile.at[u][c + next] | tile.at[u + 8][c + next] << 4 |
+                              tile.at[u][c + next + 8] << 8 | tile.at[u + 8][c + next + 8] << 12;
+        word |= four << (16 * next);
+      }
+      std::memcpy(to + step / 4 * 512 + lane * 16 + step % 4 * 4, &word, sizeof(word));
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t quant_scale_word(PackedKind kind, float scale) {
+  WR_DCHECK(std::fabs(scale) < kQuantScaleLimit, "{}", scale);
+  const float stored = kind == PackedKind::kF8 ? scale * 0x1p120F : scale;
+  const uint16_t upper = f32_to_bf16(stored);
+  const uint16_t lower = f32_to_bf16(stored - bf16_to_f32(upper));
+  return static_cast<uint32_t>(upper) << 16 | lower;
+}
+
+uint16_t quant_weight(float number, float scale) {
+  const float upper = bf16_to_f32(f32_to_bf16(scale));
+  const float lower = bf16_to_f32(f32_to_bf16(scale - upper));
+  const float rest = bf16_to_f32(f32_to_bf16(number * lower));
+  // A product has 16 significant bits. Where float32 rounds the sum, it does so far from what decides in bf16, but for
+  // ties, which it keeps odd.
+  const double sum =
+      static_cast<double>(number) * static_cast<double>(upper) + static_cast<double>(rest);
+  auto rounded = static_cast<float>(sum);
+  const double missing = sum - static_cast<double>(rounded);
+  if (missing != 0.0 && (std::bit_cast<uint32_t>(rounded) & 1U) == 0) {
+    rounded = std::nextafter(rounded, missing > 0.0 ? HUGE_VALF : -HUGE_VALF);
+  }
+  return f32_to_bf16(rounded);
+}
+
+size_t quant_row_bytes(const PackedWeight& weight) {
+  return static_cast<size_t>(ceil_div<int64_t>(weight.k, kCols)) *
+         static_cast<size_t>(tile_bytes(weight));
+}
+
+size_t quant_tiles_bytes(const PackedWeight& weight) {
+  return static_cast<size_t>(ceil_div<int64_t>(weight.n, kRows)) * quant_row_bytes(weight);
+}
+
+void pack_quant_tiles(const PackedWeight& weight,
+                      int64_t count,
+                      const QuantRows& rows,
+                      std::span<std::byte> out) {
+  WR_CHECK(count >= 1 && count <= kRows, "{} rows", count);
+  WR_CHECK_EQ(out.size(), quant_row_bytes(weight));
+  WR_CHECK(weight.group == 32 || weight.group == 64 || weight.group == 128, "{}", weight.group);
+  const int64_t k = weight.k;
+  const int64_t groups = ceil_div<int64_t>(k, weight.group);
+  const int64_t of_tile = kCols / weight.group;
+  auto* to = reinterpret_cast<uint8_t*>(out.data());
+  for (int64_t first = 0; first < k; first += kCols, to += tile_bytes(weight)) {
+    TileNumbers tile = {};
+    const int64_t cols = std::min(kCols, k - first);
+    for (int64_t r = 0; r < count; ++r) {
+      std::copy_n(rows.numbers + r * k + first, cols, tile.at[r]);
+    }
+    weight.kind == PackedKind::kQ4 ? put_nibbles(tile, to) : put_bytes(tile, to);
+    uint8_t* scales = to + quant_number_bytes(weight.kind);
+    uint8_t* zeros = scales + of_tile * kRows * 4;
+    for (int64_t g = 0; g < of_tile; ++g) {
+      const int64_t group = first / weight.group + g;
+      for (int64_t r = 0; r < kRows; ++r) {
+        const bool there = r < count && group < groups;
+        const uint32_t scale =
+            there ? quant_scale_word(weight.kind, rows.scales[r * groups + group]) : 0;
+        std::memcpy(scales + (g * kRows + r) * 4, &scale, sizeof(scale));
+        if (weight.has_zero_points) {
+          zeros[g * kRows + r] = there ? rows.zeros[r * groups + group] : 0;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace warprow

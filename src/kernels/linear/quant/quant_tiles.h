@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/hd.h"
+#include "kernels/linear/packed_weight.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+// The form in which CUDA keeps a quantised matrix on Hopper.
+//
+// A tile is 16 rows by 128 inputs. Tiles lie by rows, then by inputs; what is behind the ends is zero.
+//
+// First come the numbers, in the order in which wgmma takes a 16 x 16 part of its operand A from the registers of a warp.
+// Lane l has rows u = l / 4 and u + 8, and inputs c = l % 4 * 2, c + 1, c + 8 and c + 9 of each 16. It has a word for each
+// register pair or quadruple, four words at a time (uint4), lane after lane:
+//   8 bits: two words for 16 inputs. Word 0 has rows u and u + 8 at c and c + 1, word 1 at c + 8 and c + 9. Byte 1 is
+//           (u, c), byte 3 (u, c + 1), byte 0 (u + 8, c), byte 2 (u + 8, c + 1).
+//   4 bits: one word for 16 inputs. Nibbles 0 to 3 are (u, c), (u + 8, c), (u, c + 8), (u + 8, c + 8); nibbles 4 to 7 the
+//           same one input further.
+// Then come the scales, [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero
+// points, these as bytes, likewise.
+//
+// Kernels take a weight as the bf16 quant_weight: its exact value rounded to bf16, up to one place in the rare cases in which
+// that value is within 2^-8 of a place from the middle between two numbers.
+namespace warprow {
+
+inline constexpr int32_t kQuantTileRows = 16;
+inline constexpr int32_t kQuantTileCols = 128;
+
+// Numbers are e4m3 (kF8; OCP 8-bit floating point, 2023), or a byte (kQ8) or nibble (kQ4) q; w = scale * (q - zero point).
+WR_HD constexpr int32_t quant_number_bytes(PackedKind kind) {
+  return kQuantTileRows * kQuantTileCols / (kind == PackedKind::kQ4 ? 2 : 1);
+}
+WR_HD constexpr int32_t quant_tile_bytes(PackedKind kind, int32_t group, bool has_zeros) {
+  return quant_number_bytes(kind) + kQuantTileCols / group * kQuantTileRows * (has_zeros ? 5 : 4);
+}
+
+// Magnitudes of scales that tiles can hold end before this.
+inline constexpr float kQuantScaleLimit = 128.0F;
+// A scale in a tile: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. Scales of e4m3
+// are 2^120 times as large, since kernels read e4m3 numbers as 2^-120 times what they are.
+[[nodiscard]] uint32_t quant_scale_word(PackedKind kind, float scale);
+// number: the e4m3 number, or q less its zero point.
+[[nodiscard]] uint16_t quant_weight(float number, float scale);
+
+// Bytes of a matrix.
+[[nodiscard]] size_t quant_tiles_bytes(const PackedWeight& weight);
+
+// Rows to be packed: numbers [count, k], scales and zeros [count, ceil(k / group)]. kQ8 and kQ4: q as it is stored, not yet
+// less its zero point. zeros: only with has_zero_points.
+struct QuantRows {
+  const uint8_t* numbers = nullptr;
+  const float* scales = nullptr;
+  const uint8_t* zeros = nullptr;
+};
+
+// Packs up to 16 rows, which begin a tile, into tiles of all inputs: quant_row_bytes at `out`.
+void pack_quant_tiles(const PackedWeight& weight,
+                      int64_t count,
+                      const QuantRows& rows,
+                      std::span<std::byte> out);
+// Bytes of the tiles of 16 rows.
+[[nodiscard]] size_t quant_row_bytes(const PackedWeight& weight);
+
+}  // namespace warprow

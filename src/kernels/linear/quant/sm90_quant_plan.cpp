@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// How sm90_quant_gemm splits a product. Plain arithmetic, so that a build without CUDA can test it.
+#include "base/math.h"
+#include "kernels/linear/quant/quant_tiles.h"
+#include "kernels/linear/quant/sm90_quant_gemm.h"
+
+#include <algorithm>
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int32_t kAlign = 1024;
+constexpr int32_t kSms = 132;  // of an H100 and an H200
+
+int32_t row_bytes(const Sm90QuantPlan& plan) { return (plan.groups * 64 + 4) * 4; }
+int32_t parts_bytes(const Sm90QuantPlan& plan) {
+  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
+}
+int32_t ring_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
+  return std::max(plan.stages * sm90_quant_stage_bytes(plan, weight), plan.cols * row_bytes(plan));
+}
+
+}  // namespace
+
+int32_t sm90_quant_parts(int32_t n, int32_t k) {
+  constexpr int32_t kMostParts = 4;
+  constexpr int32_t kLeastInputs = 512;  // of a part
+  const int32_t tiles = ceil_div(n, 64);
+  int32_t parts = 1;
+  // Two CTAs share an SM.
+  while (2 * parts <= kMostParts && 2 * parts * tiles <= 2 * kSms &&
+         k >= 2 * parts * kLeastInputs) {
+    parts *= 2;
+  }
+  return parts;
+}
+
+int32_t sm90_quant_stage_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
+  const int32_t w =
+      plan.groups * 4 * quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points);
+  return round_up(plan.cols * 256 + w, kAlign);
+}
+
+int32_t sm90_quant_parts_at(const Sm90QuantPlan& plan, const PackedWeight& weight) {
+  return plan.split == 1 ? 0 : ring_bytes(plan, weight);
+}
+
+size_t sm90_quant_shared_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
+  return static_cast<size_t>(ring_bytes(plan, weight)) + static_cast<size_t>(parts_bytes(plan)) +
+         kAlign;
+}
+
+Sm90QuantPlan sm90_quant_plan(const PackedWeight& weight,
+                              int32_t rows,
+                              int32_t num_sms,
+                              int32_t split) {
+  Sm90QuantPlan plan;
+  plan.cols = rows <= 8 ? 8 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  plan.split = split > 0 ? split : sm90_quant_parts(weight.n, weight.k);
+  const int32_t blocks = ceil_div(rows, plan.cols);
+  plan.groups =
+      plan.cols == 128 && ceil_div(weight.n, 192) * plan.split * blocks >= num_sms ? 3 : 1;
+  const int32_t ctas = ceil_div(weight.n, 64 * plan.groups) * plan.split * blocks;
+  const int32_t most = plan.cols == 128 ? (plan.groups == 1 ? 2 : 1) : 3;
+  const int32_t steps = ceil_div(ceil_div(weight.k, kQuantTileCols), plan.split);
+  int32_t fit = 0;
+  for (int32_t at_once = std::clamp(ceil_div(ctas, num_sms), 1, most); at_once > 0 && fit < 3;
+       --at_once) {
+    const int32_t shared = kSm90GemmSharedBytes / at_once - (at_once > 1 ? 2048 : 0);
+    fit = (shared - kAlign - parts_bytes(plan)) / sm90_quant_stage_bytes(plan, weight);
+  }
+  plan.stages = std::clamp(std::min(fit, steps), 2, kMaxSm90GemmStages);
+  return plan;
+}
+
+}  // namespace warprow::cuda

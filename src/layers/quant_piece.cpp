@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/quant_piece.h"
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "kernels/linear/quant/quant_tiles.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// Kernels read e4m3's NaN as a number.
+void refuse_nan(const QuantMatrix& matrix, const QuantBuffers& rows) {
+  const auto is_nan = [](uint8_t number) { return (number & 0x7fU) == 0x7fU; };
+  if (matrix.form().number == QuantNumber::kF8 &&
+      std::any_of(rows.numbers.begin(), rows.numbers.end(), is_nan)) {
+    throw StartupError(
+        ErrorCode::kCorrupt,
+        fmt::format(
+            "a weight [{}, {}] in {} has a NaN", matrix.rows(), matrix.cols(), matrix.format()));
+  }
+}
+
+}  // namespace
+
+void make_quant_piece(const QuantMatrix& matrix,
+                      const QuantPart& part,
+                      Repack repack,
+                      const PackedWeight& tiles,
+                      int64_t first,
+                      int64_t count,
+                      std::byte* dst) {
+  const QuantForm& form = matrix.form();
+  QuantBuffers rows;
+  std::vector<float> values;
+  for (int64_t done = 0; done < count; done += kQuantTileRows) {
+    QuantPart some = part;
+    some.row += first + done;
+    some.num_rows = std::min<int64_t>(kQuantTileRows, count - done);
+    rows.resize(form, some);
+    matrix.read(some, rows);
+    if (repack == Repack::kQuantTiles) {
+      refuse_nan(matrix, rows);
+      const size_t bytes = quant_row_bytes(tiles);
+      pack_quant_tiles(tiles,
+                       some.num_rows,
+                       {rows.numbers.data(), rows.scales.data(), rows.zeros.data()},
+                       {dst, bytes});
+      dst += bytes;
+      continue;
+    }
+    values.resize(rows.numbers.size());
+    dequantise(form, some, rows, values.data());
+    if (repack == Repack::kF32Rows) {
+      std::copy(values.begin(), values.end(), reinterpret_cast<float*>(dst));
+      dst += values.size() * sizeof(float);
+    } else {
+      std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(dst), f32_to_bf16);
+      dst += values.size() * sizeof(uint16_t);
+    }
+  }
+}
+
+}  // namespace warprow

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantised checkpoints against their twins, whose weights are the same values in float32.
+#include "tests/support/model_rig.h"
+#include "tests/support/quantised_model.h"
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::ModelRig;
+using test::QuantisedModel;
+using test::RandomModel;
+using test::RigOptions;
+using test::TempDir;
+
+RandomModel small_model(const std::string& scheme) {
+  return {.family = "qwen2",
+          .num_layers = 2,
+          .hidden_size = 192,
+          .intermediate_size = scheme.starts_with("fp8") ? 200 : 320,
+          .vocab_size = 256,
+          .seed = 31};
+}
+
+std::map<uint64_t, test::RigResult> run(const std::string& model,
+                                        const std::string& dtype,
+                                        int32_t ranks = 1) {
+  RigOptions options;
+  options.config.model = model;
+  options.config.dtype = dtype;
+  options.config.max_model_len = 128;
+  options.config.max_num_batched_tokens = 64;
+  options.config.max_num_seqs = 8;
+  options.config.kv_cache_memory_bytes = 4 << 20;
+  options.config.threads = 1;
+  options.config.tensor_parallel_size = ranks;
+  ModelRig rig(options);
+  std::mt19937 random(3);
+  for (const int32_t len : {1, 9, 40}) {
+    Request request;
+    request.id = static_cast<uint64_t>(len);
+    for (int32_t i = 0; i < len; ++i) {
+      request.prompt.push_back(static_cast<TokenId>(random() % 256));
+    }
+    request.max_tokens = 12;
+    request.params.num_logprobs = 5;
+    rig.add(request);
+  }
+  return rig.run();
+}
+
+void expect_equal(const std::map<uint64_t, test::RigResult>& left,
+                  const std::map<uint64_t, test::RigResult>& right,
+                  float tolerance) {
+  ASSERT_EQ(left.size(), right.size());
+  for (const auto& [id, want] : right) {
+    const test::RigResult& got = left.at(id);
+    EXPECT_EQ(got.tokens, want.tokens) << id;
+    ASSERT_EQ(got.top.size(), want.top.size());
+    for (size_t step = 0; step < want.top.size() && got.tokens == want.tokens; ++step) {
+      for (size_t i = 0; i < want.top[step].size(); ++i) {
+        EXPECT_NEAR(got.top[step][i].second, want.top[step][i].second, tolerance)
+            << id << " " << step;
+      }
+    }
+  }
+}
+
+class Quantised : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Quantised, EqualsItsDequantisedTwin) {
+  const TempDir quantised;
+  const TempDir twin;
+  const QuantisedModel model{small_model(GetParam()), GetParam(), 32};
+  const auto [of_quantised, of_twin] = model.write(quantised, twin);
+  expect_equal(run(of_quantised, "float32"), run(of_twin, "float32"), 2e-4F);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         Quantised,
+                         ::testing::Values("fp8_block",
+                                           "fp8_tensor",
+                                           "fp8_channel",
+                                           "modelopt",
+                                           "int8_channel",
+                                           "pack4",
+                                           "pack4_zeros",
+                                           "pack4_order",
+                                           "pack8",
+                                           "awq",
+                                           "gptq",
+                                           "gptq_v2",
+                                           "gptq_order",
+                                           "gptq8"),
+                         [](const auto& scheme) { return std::string(scheme.param); });
+
+}  // namespace
+}  // namespace warprow
