@@ -97,11 +97,11 @@ struct TakeDraft {
     if (row < 0) {
       return;
     }
-    constexpr int64_t kIdBits = 31;
-    constexpr int64_t kLastId = (int64_t{1} << kIdBits) - 1;
+    constexpr int64_t kBitsOfId = 31;
+    constexpr int64_t kLastId = (int64_t{1} << kBitsOfId) - 1;
     const float* of_row = logits + batch_idx * vocab;
     const int64_t best = team.max_of(vocab, INT64_MAX, [&](int64_t id) -> int64_t {
-      return (in_order(of_row[id]) << kIdBits) + (kLastId - id);
+      return (in_order(of_row[id]) << kBitsOfId) + (kLastId - id);
     });
     team.for_each(1, [&](int64_t) {
       drafts.tokens[row * drafts.max_drafts + num_made] =
