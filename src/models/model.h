@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "device/stream.h"
 #include "device/view.h"
@@ -84,7 +85,7 @@ class Model {
   // The linear layers to whose products a delta may be added.
   [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }
   // What forwards add to products from now on; null: nothing. It outlives them. A check fails if the model has no sites.
-  virtual void set_delta(LinearDelta* delta) = 0;
+  virtual void set_delta(LinearDelta* delta) { WR_CHECK(delta == nullptr); }
 
  protected:
   explicit Model(StageFacts facts) : facts_(std::move(facts)) {}

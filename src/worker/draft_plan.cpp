@@ -26,6 +26,10 @@ Result<void> check(const DraftPlan& draft, const ModelPlan& plan, const std::str
                               name,
                               plan.place.world_size()));
   }
+  if (draft.spec.encoder) {
+    return refuse(ErrorCode::kUnsupported,
+                  fmt::format("'{}' is an encoder, which drafts no tokens", name));
+  }
   if (draft.spec.vocab_size != plan.spec.vocab_size) {
     return refuse(ErrorCode::kInvalidArgument,
                   fmt::format("'{}' has a vocabulary of {} tokens, the model that it drafts for {}",
@@ -92,6 +96,7 @@ void finish_draft_plan(DraftPlan& draft, const ModelPlan& plan) {
   draft.model.batch_invariant = plan.runner.batch_invariant;
   draft.decoder = plan.decoder;
   draft.decoder.layers = {};
+  draft.decoder.deltas = false;
   draft.decoder.max_num_toks =
       std::max(plan.decoder.max_num_toks, most_draft_model_toks(plan.runner.max_num_seqs));
 }
