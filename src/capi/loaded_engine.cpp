@@ -54,7 +54,7 @@ LoadedEngine::LoadedEngine(std::string_view settings, std::vector<LogitsCallback
       .watch = watch_,
       .options = options_,
       .encoder = PromptEncoder(engine_->text().tokenizer, engine_->model_facts().max_model_len),
-      .names = RequestNames(options_),
+      .names = RequestNames(*engine_, options_),
       .started = std::time(nullptr)});
 }
 
