@@ -296,8 +296,8 @@ TEST_P(PeerOperations, AddSumBeginsTheNorm) {
       const HalfNorm separate = half_norm(weight);
       comm->add_sum(
           *gpu.stream, make_view(product, rows, width), make_view(residual, rows, width), &fused);
-      gpu.stream
-          ->synchronize();  // a copy that waits for other ranks would keep them from a GPU they share
+      // A copy that waits for other ranks would keep them from a GPU they share.
+      gpu.stream->synchronize();
       cuda::begin_norm(
           *gpu.stream, make_view(static_cast<const float*>(residual), rows, width), separate);
       std::vector<float> expected = before;
