@@ -100,7 +100,8 @@ struct RankGpu {
   Arena arena;
 };
 
-// All are in flight at once.
+// All are in flight at once. Where ranks share a GPU there is one at a time: a kernel that begins early could take the room
+// that another rank's blocks need.
 std::string run_at_once(Communicator& comm,
                         RankGpu& gpu,
                         const std::vector<Operation>& operations) {
@@ -113,6 +114,9 @@ std::string run_at_once(Communicator& comm,
   gpu.stream->synchronize();
   for (GpuOperation& op : running) {
     op.enqueue(comm, *gpu.stream);
+    if (num_gpus() < comm.place().size) {
+      gpu.stream->synchronize();
+    }
   }
   gpu.stream->synchronize();
   for (const GpuOperation& op : running) {
@@ -292,6 +296,8 @@ TEST_P(PeerOperations, AddSumBeginsTheNorm) {
       const HalfNorm separate = half_norm(weight);
       comm->add_sum(
           *gpu.stream, make_view(product, rows, width), make_view(residual, rows, width), &fused);
+      // A copy that waits for other ranks would keep them from a GPU they share.
+      gpu.stream->synchronize();
       cuda::begin_norm(
           *gpu.stream, make_view(static_cast<const float*>(residual), rows, width), separate);
       std::vector<float> expected = before;

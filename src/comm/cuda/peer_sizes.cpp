@@ -11,7 +11,7 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int32_t kTensorSlots = 4;
+constexpr int32_t kTensorSlots = 2;
 // Room for the residual stream of a few hundred rows, so that a stage does not wait for the next one.
 constexpr int32_t kLeastStageSlots = 8;
 constexpr int64_t kDevicePage = int64_t{2} << 20;  // what a device allocates at least

@@ -19,7 +19,13 @@ __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* at) {
 __device__ __forceinline__ void store_release(uint32_t* at, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
-__device__ __forceinline__ void fence_acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// What was done before the value was stored is visible to this thread and, behind a barrier of the block, to its other
+// threads. Unlike a fence it does not wait for this block's own stores.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* at) {
+  uint32_t v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+  return v;
+}
 
 // Reads past the first-level cache, which does not see what other GPUs write.
 __device__ __forceinline__ uint4 load_peer(const uint4* at) {
@@ -48,7 +54,7 @@ __device__ __forceinline__ bool wait_reached(const PeerGroup& g,
       return false;
     }
   }
-  fence_acquire();
+  load_acquire(counter);
   return true;
 }
 

@@ -16,7 +16,7 @@ inline constexpr int32_t kMaxPeers = 8;
 
 // Small sums: a value travels with the sequence number beside it, so that data and its arrival are one store.
 inline constexpr int32_t kSmallThreads = 512;
-inline constexpr int32_t kSmallBlocks = 64;
+inline constexpr int32_t kSmallBlocks = 128;
 inline constexpr int64_t kSmallChunk = 4 * kSmallThreads;          // values of a block at a time
 inline constexpr int64_t kMostSmall = kSmallBlocks * kSmallChunk;  // values in one round
 inline constexpr int64_t kPacketBytes = 16;                        // two values, two numbers
@@ -31,7 +31,7 @@ inline constexpr int64_t kLargeSlot = kLargeChunk * static_cast<int64_t>(sizeof(
 
 // Moves from one rank to another: chunks in slots used in turn, and how many were sent and taken.
 inline constexpr int32_t kMoveThreads = 512;
-inline constexpr int32_t kMoveBlocks = 64;
+inline constexpr int32_t kMoveBlocks = 128;
 inline constexpr int64_t kMoveChunk = 16 << 10;  // bytes
 
 // The start of a region.
