@@ -123,7 +123,7 @@ __device__ __forceinline__ void load_tile(
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> p) {
+__global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<T> p) {
   __shared__ float partial[kMostWarps][kRunToks][kRankTile];
   __shared__ float partial_squares[kMostWarps][kRunToks];
   const Place& at = p.at;
@@ -144,6 +144,8 @@ __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> 
     ATiles a = {};
     int rank = 0;
     int64_t tok = -1;
+    // Of the sums that this thread adds first.
+    const int64_t tok_of_sums = at.token(run, static_cast<int>(threadIdx.x) / kRankTile);
     const auto* tiles =
         reinterpret_cast<const uint4*>(at.bank(max(run.bank, 0)) + at.product.parts[part].a);
     if (run.bank >= 0) {
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(kMostWarps * 32) shrink_tiles(ShrinkParams<T> 
         const int n = j / kRankTile;
         const int r = j % kRankTile;
         if (n < run.count) {
-          const int64_t to = at.token(run, n);
+          const int64_t to = j == static_cast<int>(threadIdx.x) ? tok_of_sums : at.token(run, n);
           if (tile * kRankTile < rank) {
             at.sums.sums[at.sums_at(chunk, to, part) + tile * kRankTile + r] =
                 sum_of_warps(&partial[0][n][r], warps, kRunToks * kRankTile);
