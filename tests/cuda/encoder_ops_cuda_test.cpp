@@ -20,9 +20,9 @@ using testing::stored_as;
 class EncoderOpsCuda : public testing::CudaTest {};
 
 TEST_F(EncoderOpsCuda, LayerNormOfEveryTypeAndWidth) {
-  for (const auto [in, out] : {std::pair{DType::kF32, DType::kF32},
-                               std::pair{DType::kF32, DType::kBF16},
-                               std::pair{DType::kBF16, DType::kBF16}}) {
+  for (const auto& [in, out] : {std::pair{DType::kF32, DType::kF32},
+                                std::pair{DType::kF32, DType::kBF16},
+                                std::pair{DType::kBF16, DType::kBF16}}) {
     for (const int64_t width : {2, 7, 8, 100, 384, 1024, 1031, 2048, 4096, 9728, 16400}) {
       for (const int64_t gap : {0, 8, 3}) {
         SCOPED_TRACE(::testing::Message() << dtype_name(in) << " to " << dtype_name(out) << ", "

@@ -206,6 +206,8 @@ TEST(Encoders, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_THAT(refusal("embed_bert", {{"num_attention_heads", 5}}), HasSubstr("hidden_size 32"));
   EXPECT_THAT(refusal("embed_bert", {{"max_position_embeddings", 90}}),
               HasSubstr("position_embeddings"));
+  EXPECT_THAT(refusal("embed_xlmr", {{"pad_token_id", 2147483647}}),
+              HasSubstr("of padding, 2147483647"));
   EXPECT_THAT(refusal("embed_nomic", {{"prenorm", true}}), HasSubstr("prenorm true"));
   EXPECT_THAT(refusal("rank_modernbert", {{"classifier_pooling", "max"}}),
               HasSubstr("classifier_pooling max"));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layer_needs.h"
 
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -39,6 +41,30 @@ TEST(LayerNeeds, ComeFromTheSpecAndTheOptions) {
   window.backend = "flashinfer";
   EXPECT_EQ(needs[2], window);
   EXPECT_EQ(kv_needs(four_layers(), {})[2].backend, "auto");
+}
+
+TEST(LayerNeeds, LayersOfAnEncoderShareOnePlaceAndTakeAHeadSizeThatKernelsHave) {
+  DecoderSpec spec = four_layers();
+  spec.encoder.emplace();
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.causal = false;
+  }
+  constexpr int32_t kSizes[] = {128, 24, 8};
+  KvOptions options;
+  for (const auto& [sizes, head_dim] :
+       {std::pair{std::span<const int32_t>(kSizes), 24},
+        std::pair{std::span<const int32_t>(kSizes).last(1), 16},  // none holds it
+        std::pair{std::span<const int32_t>(), 16}}) {
+    options.encoder_head_dims = sizes;
+    const KvPlan plan = value_or_throw(plan_kv(spec, options));
+    ASSERT_EQ(plan.groups.size(), 1U);
+    EXPECT_EQ(plan.groups[0].num_layers, 1);
+    EXPECT_EQ(plan.groups[0].head_dim_k, head_dim);
+    EXPECT_EQ(plan.groups[0].head_dim_v, head_dim);
+    EXPECT_EQ(plan.groups[0].window, 0);  // to both sides: nothing falls out of it
+    ASSERT_EQ(plan.layers.size(), 4U);
+    EXPECT_EQ(plan.layers[3].group, 0);
+  }
 }
 
 TEST(LayerNeeds, EveryLayerOfAGroupStatesItsAttention) {

@@ -396,8 +396,8 @@ TEST(Registry, AClassWithoutAHeadIsReadAsTheOneThatGenerates) {
 
 TEST(Registry, RefusalsNameTheField) {
   json config = llama_config();
-  config["architectures"] = {"BertModel"};
-  EXPECT_NE(error_of(config).find("BertModel is not supported"), std::string::npos);
+  config["architectures"] = {"ElectraModel"};
+  EXPECT_NE(error_of(config).find("ElectraModel is not supported"), std::string::npos);
   EXPECT_NE(error_of(config).find("Qwen3ForCausalLM"), std::string::npos);
   for (const char* field : {"num_hidden_layers",
                             "hidden_size",

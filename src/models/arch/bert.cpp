@@ -81,15 +81,16 @@ Result<DecoderSpec> read_roberta(const ModelMetadata& metadata) {
   if (!spec || !pad) {
     return spec ? tl::unexpected(pad.error()) : spec;
   }
-  spec->encoder->first_position = *pad + 1;
-  spec->max_position -= *pad + 1;
-  if (spec->max_position < 1) {
+  if (*pad >= spec->max_position - 1) {
     return fail(
         ErrorCode::kCorrupt,
-        fmt::format("config.json: max_position_embeddings leaves no position behind that of "
-                    "padding, {}",
+        fmt::format("config.json: max_position_embeddings {} leaves no position behind that "
+                    "of padding, {}",
+                    spec->max_position,
                     *pad));
   }
+  spec->encoder->first_position = *pad + 1;
+  spec->max_position -= *pad + 1;
   return spec;
 }
 
