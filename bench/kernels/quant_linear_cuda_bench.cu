@@ -192,7 +192,7 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, PackedK
               model.name,
               kind_name(kind),
               bytes / kReadBytesPerSecond * 1e3);
-  for (const int32_t m : {1, 8, 16, 32, 64, 128, 256, 512, 1023, 1024, 2048, kMaxRows}) {
+  for (const int32_t m : {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2047, 2048, 4096, kMaxRows}) {
     const int calls = static_cast<int>(order.size());
     const double us = graph_us(
         stream,

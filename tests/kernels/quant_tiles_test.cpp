@@ -84,11 +84,12 @@ TEST(QuantPlan, FitsSharedMemoryForEveryShape) {
         weight.has_zero_points = kind != PackedKind::kF8;
         weight.n = n;
         weight.k = k;
-        for (const int32_t rows : {1, 8, 9, 32, 33, 64, 65, 128, 129, 500, 1023}) {
+        for (const int32_t rows : {1, 8, 9, 32, 33, 64, 65, 128, 129, 500, 2047}) {
           const cuda::Sm90QuantPlan plan = cuda::sm90_quant_plan(weight, rows, kSms);
           EXPECT_LE(cuda::sm90_quant_shared_bytes(plan, weight), size_t{225} * 1024)
               << n << " " << k;
-          EXPECT_EQ(plan.split, cuda::sm90_quant_parts(n, k)) << "depends on n and k alone";
+          EXPECT_EQ(plan.split, cuda::sm90_quant_parts(kind, n, k))
+              << "depends on the matrix alone";
           EXPECT_GE(plan.stages, 2);
         }
       }
@@ -102,11 +103,11 @@ TEST(QuantPlan, ManyRowsAreDequantisedFirst) {
   device.compute_capability = 90;
   device.num_sms = 132;
   LinearShape shape{6144, 4096, DType::kBF16, LinearEpilogue::kStore, false, true, PackedKind::kF8};
-  EXPECT_EQ(cuda::linear_path(shape, 1023, device), cuda::LinearPath::kSm90Quant);
-  EXPECT_EQ(cuda::linear_path(shape, 1024, device), cuda::LinearPath::kSm90QuantLarge);
+  EXPECT_EQ(cuda::linear_path(shape, 2047, device), cuda::LinearPath::kSm90Quant);
+  EXPECT_EQ(cuda::linear_path(shape, 2048, device), cuda::LinearPath::kSm90QuantLarge);
   shape.n = 1024;
   shape.k = 2112;  // parts that end within a tile
-  EXPECT_EQ(cuda::linear_path(shape, 1024, device), cuda::LinearPath::kSm90Quant);
+  EXPECT_EQ(cuda::linear_path(shape, 2048, device), cuda::LinearPath::kSm90Quant);
 }
 
 }  // namespace

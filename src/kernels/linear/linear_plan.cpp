@@ -42,11 +42,11 @@ bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const Devi
 
 // Whether rows that are dequantised first, for the kernel of many rows, give the same bits in less time.
 bool takes_dequantised_rows(const LinearShape& shape, int64_t num_rows) {
-  constexpr int64_t kLeastRows = 1024;
+  constexpr int64_t kLeastRows = 2048;
   const bool swiglu = shape.epilogue == LinearEpilogue::kSwiGlu;
-  const int32_t parts = sm90_quant_parts(shape.n, shape.k);
+  const int32_t parts = sm90_quant_parts(shape.weights, shape.n, shape.k);
   const bool same_parts = parts == 1 || shape.k % (parts * kQuantTileCols) == 0;
-  return num_rows >= kLeastRows && same_parts &&
+  return num_rows >= kLeastRows && same_parts && shape.n % kQuantTileRows == 0 &&
          !(swiglu && (shape.has_bias || shape.y == DType::kF32));
 }
 

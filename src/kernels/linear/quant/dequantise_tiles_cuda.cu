@@ -11,7 +11,7 @@
 
 // Formula: out[j, i] = quant_weight of number [j, i] and its scale (quant_tiles.h), which is what sm90_quant_gemm multiplies.
 // Shapes: tiles of 16 rows by 128 inputs; out bf16 [num_rows, k].
-// Mapping: a warp a tile.
+// Mapping: a warp a tile, whose rows go through shared memory.
 // Bytes moved: the tiles and out, once.
 // Numerics: as sm90_quant_gemm, bit for bit.
 // Preconditions: k a multiple of 8; compute capability 9.0.
@@ -20,6 +20,7 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+constexpr int kPitch = kQuantTileCols / 2 + 4;  // pairs of a row; no bank conflicts
 
 struct Params {
   const std::byte* tiles;  // of the first row
@@ -49,6 +50,8 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * 4;
   QuantScale scales[2];
   scales[0].zero = scales[1].zero = Numbers::zero_of(static_cast<uint32_t>(p.zero_point));
+  __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
+  uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
   uint4 words = {};
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -67,16 +70,20 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
     }
     uint32_t d[4];
     Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
-    const int col = tile * kQuantTileCols + step * 16 + lane % 4 * 2;
-    uint16_t* upper = p.out + (unit * kQuantTileRows + lane / 4) * p.k + col;
-    uint16_t* lower = upper + int64_t{8} * p.k;
+    uint32_t* upper = rows + lane / 4 * kPitch + step * 8 + lane % 4;
+    upper[0] = d[0];
+    upper[8 * kPitch] = d[1];
+    upper[4] = d[2];
+    upper[8 * kPitch + 4] = d[3];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {  // whole rows of the tile, two at a time
+    const int row = i * 2 + lane / 16;
+    const int col = tile * kQuantTileCols + lane % 16 * 8;
     if (col < p.k) {
-      *reinterpret_cast<uint32_t*>(upper) = d[0];
-      *reinterpret_cast<uint32_t*>(lower) = d[1];
-    }
-    if (col + 8 < p.k) {
-      *reinterpret_cast<uint32_t*>(upper + 8) = d[2];
-      *reinterpret_cast<uint32_t*>(lower + 8) = d[3];
+      *reinterpret_cast<uint4*>(p.out + (unit * kQuantTileRows + row) * p.k + col) =
+          *reinterpret_cast<const uint4*>(rows + row * kPitch + lane % 16 * 4);
     }
   }
 #endif

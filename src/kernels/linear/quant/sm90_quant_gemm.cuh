@@ -333,11 +333,10 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
     store_partial_sums<kCols, kGroups>(data, sum);
     if (p.split > 1) {
       fence_async_proxy();
-      if constexpr (kSumsShareRing<kCols>) {  // others' rings are free too
+      named_sync(1, S::kConsumers);
+      if constexpr (kSumsShareRing<kCols>) {  // until others' rings are free too
         cluster_arrive();
         cluster_wait();
-      } else {
-        named_sync(1, S::kConsumers);
       }
       if (threadIdx.x == 0) {
         exchange_sums<kCols, kGroups>(p, at, ring.data, parts_barrier);

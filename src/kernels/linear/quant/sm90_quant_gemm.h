@@ -18,8 +18,8 @@ struct Sm90QuantPlan {
   int32_t stages = 2;  // of the ring, of 128 inputs each
 };
 
-// The parts of k that are summed apart and then added in order. A function of n and k alone.
-int32_t sm90_quant_parts(int32_t n, int32_t k);
+// The parts of k that are summed apart and then added in order. A function of the matrix alone.
+int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k);
 // The fastest plan. weight: without data. rows: of x. split 0: sm90_quant_parts. groups 0: the better of 1 and 3.
 Sm90QuantPlan sm90_quant_plan(const PackedWeight& weight,
                               int32_t rows,

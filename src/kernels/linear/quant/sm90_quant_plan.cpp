@@ -25,14 +25,14 @@ int32_t ring_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
 
 }  // namespace
 
-int32_t sm90_quant_parts(int32_t n, int32_t k) {
-  constexpr int32_t kMostParts = 4;
+int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k) {
+  // Many inputs of a byte each are bound by memory with two parts already, and many rows lose by more.
+  const int32_t most = kind != PackedKind::kQ4 && k > 8192 ? 2 : 4;
   constexpr int32_t kLeastInputs = 512;  // of a part
   const int32_t tiles = ceil_div(n, 64);
   int32_t parts = 1;
   // Two CTAs share an SM.
-  while (2 * parts <= kMostParts && 2 * parts * tiles <= 2 * kSms &&
-         k >= 2 * parts * kLeastInputs) {
+  while (2 * parts <= most && 2 * parts * tiles <= 2 * kSms && k >= 2 * parts * kLeastInputs) {
     parts *= 2;
   }
   return parts;
@@ -62,13 +62,13 @@ Sm90QuantPlan sm90_quant_plan(
     const PackedWeight& weight, int32_t rows, int32_t num_sms, int32_t split, int32_t groups) {
   Sm90QuantPlan plan;
   plan.cols = rows <= 8 ? 8 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-  plan.split = split > 0 ? split : sm90_quant_parts(weight.n, weight.k);
+  plan.split = split > 0 ? split : sm90_quant_parts(weight.kind, weight.n, weight.k);
   const int32_t blocks = ceil_div(rows, plan.cols);
   const auto ctas_of = [&](int32_t of_groups) {
     return ceil_div(weight.n, 64 * of_groups) * plan.split * blocks;
   };
-  // Wide tiles read x less often, but must be enough for most SMs.
-  const bool wide = plan.cols == 128 && 4 * ctas_of(3) >= 3 * num_sms;
+  // Wide tiles read x less often, which pays with half of the SMs already.
+  const bool wide = plan.cols == 128 && 20 * ctas_of(3) >= 9 * num_sms;
   plan.groups = groups > 0 ? groups : wide ? 3 : 1;
   const int32_t ctas = ctas_of(plan.groups);
   const int32_t most = plan.cols == 128 ? (plan.groups == 1 ? 2 : 1) : 3;
