@@ -3,6 +3,7 @@
 //   quant_linear_cuda_bench [steps] [products] [bf16] [f8] [q4] [q8] [Qwen3-8B] [Qwen3-0.6B]
 // Without arguments: steps and products of Qwen3-8B, bf16, f8 and q4. steps: all linears of a step with their norms and gates, the
 // head in bf16. products: each operation alone, with other numbers of parts (parts/groups/stages).
+#include "base/math.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/quant/quant_tiles.h"
@@ -123,6 +124,7 @@ class Room {
     args.num_segments = 1;
     args.epilogue = p.epilogue;
     args.batch_invariant = true;
+    args.scratch = scratch_;
     cuda::linear(stream, args);
   }
 
@@ -150,6 +152,8 @@ class Room {
 
  private:
   BenchBuffers memory_;
+  std::byte* scratch_ = reinterpret_cast<std::byte*>(
+      memory_.allocate<uint32_t>(linear_scratch_bytes(kMaxRows, 1) / sizeof(uint32_t)));
   int32_t hidden_ = 0;
   uint16_t* x_ = nullptr;
   float* residual_ = nullptr;
@@ -171,31 +175,35 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, PackedK
   std::vector<std::unique_ptr<Weight>> weights;
   std::vector<size_t> order;
   size_t bytes = 0;
+  constexpr int kCopies = 3;  // layers take turns; L2 holds less than one
   for (int layer = 0; layer < model.layers; ++layer) {
     for (size_t i = 0; i < 4; ++i) {
-      weights.push_back(std::make_unique<Weight>(model.products[i], kind));
-      bytes += weights.back()->bytes;
-      order.push_back(i);
+      if (layer < kCopies) {
+        weights.push_back(std::make_unique<Weight>(model.products[i], kind));
+      }
+      order.push_back(static_cast<size_t>(layer % kCopies) * 4 + i);
+      bytes += weights[order.back()]->bytes;
     }
   }
+  order.push_back(weights.size());
   weights.push_back(std::make_unique<Weight>(model.products[4], PackedKind::kBF16));
   bytes += weights.back()->bytes;
-  order.push_back(4);
   std::printf("%s %s: ms of a step's linears, norms and gates; read time of the weights %.3f\n",
               model.name,
               kind_name(kind),
               bytes / kReadBytesPerSecond * 1e3);
-  for (const int32_t m : {1, 8, 16, 32, 64, 128, 256, 512, 2048, kMaxRows}) {
+  for (const int32_t m : {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2047, 2048, 4096, kMaxRows}) {
     const int calls = static_cast<int>(order.size());
     const double us = graph_us(
         stream,
         calls,
         [&](int n) {
-          const size_t i = order[n];
+          const size_t at = order[n];
+          const bool head = at + 1 == weights.size();
           room.run(stream,
-                   model.products[i],
-                   weights[n]->weight,
-                   i == 4 ? std::min(m, kMaxHeadRows) : m);
+                   model.products[head ? 4 : at % 4],
+                   weights[at]->weight,
+                   head ? std::min(m, kMaxHeadRows) : m);
         },
         5);
     std::printf("  m %4d  %8.3f\n", m, us * calls * 1e-3);
@@ -215,24 +223,27 @@ void bench_products(Stream& stream, const ModelProducts& model, Room& room, Pack
     while (static_cast<int>(copies.size()) < count) {
       copies.push_back(std::make_unique<Weight>(p, kind));
     }
-    for (const int32_t m : {1, 8, 32, 64, 128, 256, 2048, kMaxRows}) {
+    for (const int32_t m : {1, 8, 32, 64, 128, 256, 2048}) {
       const double read = copies[0]->bytes / kReadBytesPerSecond * 1e6;
       const double flops = 2.0 * m * p.n * p.k / kBf16FlopsPerSecond * 1e6;
       std::printf("  %-8s m %4d limit %7.2f", p.name, m, std::max(read, flops));
       for (const int32_t parts : {1, 2, 4}) {
-        if ((parts > 1 && (p.n + 63) / 64 * parts > 600) || (m > 256 && parts > 4)) {
-          continue;
+        for (const int32_t groups : {1, 3}) {
+          const bool many = ceil_div(p.n, 64 * groups) * parts * ceil_div(m, 128) > 8 * sms;
+          if ((parts > 1 && many) || (groups == 3 && m < 100) || (groups == 1 && m > 256)) {
+            continue;
+          }
+          const Sm90QuantPlan plan = sm90_quant_plan(copies[0]->weight, m, sms, parts, groups);
+          const double us = graph_us(
+              stream,
+              m > 1024 ? 2 : 4 * count,
+              [&](int i) {
+                const PackedWeight& w = copies[static_cast<size_t>(i % count)]->weight;
+                sm90_quant_gemm(stream, room.args(p, w, m), w, plan);
+              },
+              3);
+          std::printf(" | %d/%d/%d %.2f", parts, groups, plan.stages, us);
         }
-        const Sm90QuantPlan plan = sm90_quant_plan(copies[0]->weight, m, sms, parts);
-        const double us = graph_us(
-            stream,
-            m > 1024 ? 2 : 4 * count,
-            [&](int i) {
-              const PackedWeight& w = copies[static_cast<size_t>(i % count)]->weight;
-              sm90_quant_gemm(stream, room.args(p, w, m), w, plan);
-            },
-            3);
-        std::printf(" | %d/%d/%d %.2f", parts, plan.groups, plan.stages, us);
       }
       std::printf("\n");
     }

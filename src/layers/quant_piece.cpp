@@ -6,6 +6,8 @@
 #include "kernels/linear/quant/quant_tiles.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,15 +15,24 @@
 namespace warprow {
 namespace {
 
-// Kernels read e4m3's NaN as a number.
-void refuse_nan(const QuantMatrix& matrix, const QuantBuffers& rows) {
-  const auto is_nan = [](uint8_t number) { return (number & 0x7fU) == 0x7fU; };
-  if (matrix.form().number == QuantNumber::kF8 &&
-      std::any_of(rows.numbers.begin(), rows.numbers.end(), is_nan)) {
+// Kernels read e4m3's NaN as a number, and tiles do not hold every scale.
+void check_for_tiles(const QuantMatrix& matrix, const QuantBuffers& rows) {
+  const auto refuse = [&](const std::string& what) {
     throw StartupError(
         ErrorCode::kCorrupt,
         fmt::format(
-            "a weight [{}, {}] in {} has a NaN", matrix.rows(), matrix.cols(), matrix.format()));
+            "a weight [{}, {}] in {} has {}", matrix.rows(), matrix.cols(), matrix.format(), what));
+  };
+  const auto is_nan = [](uint8_t number) { return (number & 0x7fU) == 0x7fU; };
+  if (matrix.form().number == QuantNumber::kF8 &&
+      std::any_of(rows.numbers.begin(), rows.numbers.end(), is_nan)) {
+    refuse("a NaN");
+  }
+  for (const float scale : rows.scales) {
+    if (!(std::fabs(scale) < kQuantScaleLimit)) {
+      refuse(
+          fmt::format("the scale {}; magnitudes below {} are possible", scale, kQuantScaleLimit));
+    }
   }
 }
 
@@ -44,7 +55,7 @@ void make_quant_piece(const QuantMatrix& matrix,
     rows.resize(form, some);
     matrix.read(some, rows);
     if (repack == Repack::kQuantTiles) {
-      refuse_nan(matrix, rows);
+      check_for_tiles(matrix, rows);
       const size_t bytes = quant_row_bytes(tiles);
       pack_quant_tiles(tiles,
                        some.num_rows,

@@ -61,6 +61,8 @@ class QuantLinearTest : public CudaTest {
     }
   }
 
+  std::byte* scratch_ = nullptr;  // of check_rows
+
   struct Loaded {
     Product product;
     PackedWeight weight;
@@ -157,6 +159,7 @@ class QuantLinearTest : public CudaTest {
     args.num_segments = 1;
     args.epilogue = l.product.epilogue;
     args.batch_invariant = true;
+    args.scratch = scratch_;
     linear(stream(), args);
   }
 
@@ -218,7 +221,7 @@ class QuantLinearTest : public CudaTest {
         Sm90GemmArgs own = args;
         own.y = y.data;
         const int32_t sms = gpu().facts().num_sms;
-        const int32_t parts = sm90_quant_parts(p.n, p.k);
+        const int32_t parts = sm90_quant_parts(p.kind, p.n, p.k);
         if (quantised) {
           own.w = l.weight.data;
           sm90_quant_gemm(stream(), own, l.weight, sm90_quant_plan(l.weight, m, sms));
@@ -265,8 +268,9 @@ class QuantLinearTest : public CudaTest {
 
   // A sum that does the first half of a norm, and the product behind it: bits of rows among any number of rows.
   void check_rows(const Product& sum, const Product& behind) {
-    constexpr int32_t kAll = 600;
+    constexpr int32_t kAll = 2100;  // above what dequantised rows take
     arena().reset();
+    scratch_ = arena().alloc_bytes(linear_scratch_bytes(gpu().facts(), kAll, sum.k));
     ASSERT_TRUE(halved_norm_rows(gpu().facts(), sum.shape(), behind.shape()).has(1));
     const Loaded first = load(sum, 11, kAll);
     const Loaded second = load(behind, 13, kAll);
@@ -291,7 +295,7 @@ class QuantLinearTest : public CudaTest {
       return std::pair{out, rest};
     };
     const auto all = run_rows(0, kAll);
-    for (const int32_t m : {1, 2, 7, 8, 9, 31, 32, 33, 64, 65, 128, 129, 256, 257, 500}) {
+    for (const int32_t m : {1, 2, 7, 8, 9, 31, 32, 33, 64, 65, 128, 129, 256, 257, 500, 2048}) {
       const int32_t from = m * 7 % 64;
       const auto some = run_rows(from, m);
       const auto same = [&](const std::vector<std::byte>& whole,

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "tests/support/gap_rule.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/quantised_model.h"
 #include "tests/support/random_hybrid.h"
 #include "tests/support/random_model.h"
 #include "tests/support/rig_grammars.h"
@@ -384,9 +385,10 @@ class CudaInvariance : public ::testing::Test {
     expect_equal_bits(base, requests, hybrid_axes(), &grammar);
   }
 
-  // Steps of thousands of tokens, which use other kernels and tiles.
+  // Steps of thousands of tokens, which use other kernels and tiles. scheme: of quantised weights, or empty.
   static void expect_equal_bits_of_large_steps(const std::string& backend,
-                                               const std::string& dtype = "auto") {
+                                               const std::string& dtype = "auto",
+                                               const std::string& scheme = "") {
     const RandomModel large{.num_heads = 16,
                             .num_kv_heads = 4,
                             .num_layers = 2,
@@ -395,7 +397,10 @@ class CudaInvariance : public ::testing::Test {
                             .vocab_size = 2048,
                             .seed = 22};
     const TempDir dir;
-    RigOptions base = base_options(large.write(dir));
+    const TempDir twin;
+    RigOptions base = base_options(
+        scheme.empty() ? large.write(dir)
+                       : test::QuantisedModel{large, scheme, 128}.write(dir, twin).first);
     base.config.attention_backend = backend;
     base.config.dtype = dtype;
     base.config.max_model_len = 1024;
@@ -485,6 +490,13 @@ TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithNativeAttention) {
 
 TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithFlashInfer) {
   expect_equal_bits_of_large_steps("flashinfer");
+}
+
+TEST_F(CudaInvariance, EqualBitsOfQuantisedWeights) {
+  for (const char* scheme : {"fp8_block", "awq"}) {
+    SCOPED_TRACE(scheme);
+    expect_equal_bits_of_large_steps("auto", "auto", scheme);
+  }
 }
 
 TEST_F(CudaInvariance, GapRuleOfBatches) {

@@ -5,6 +5,7 @@
 #include "tests/support/gap_rule.h"
 #include "tests/support/gemma3_case.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/quantised_model.h"
 #include "tests/support/random_gpt_oss.h"
 #include "tests/support/random_hybrid.h"
 #include "tests/support/random_model.h"
@@ -102,6 +103,39 @@ class CudaParity : public ::testing::Test {
         model.write(dir), model.vocab_size, "float32", kFloat32Rule, "float32", "float32");
   }
 };
+
+// Quantised weights, whose bf16 values in a kernel differ from the CPU's exact ones by their rounding.
+TEST_F(CudaParity, QuantisedWeights) {
+  for (const char* scheme : {"fp8_block",
+                             "fp8_channel",
+                             "int8_channel",
+                             "pack4",
+                             "pack4_zeros",
+                             "awq",
+                             "gptq_order",
+                             "gptq8"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir dir;
+    const TempDir twin;
+    const test::QuantisedModel model{{.family = "qwen2", .num_layers = 2, .seed = 24}, scheme};
+    expect_parity(model.write(dir, twin).first, model.base.vocab_size, "bfloat16", {});
+  }
+}
+// Exactly dequantised.
+TEST_F(CudaParity, QuantisedWeightsInFloat32) {
+  for (const char* scheme : {"fp8_block", "awq"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir dir;
+    const TempDir twin;
+    const test::QuantisedModel model{{.num_layers = 2, .seed = 26}, scheme};
+    expect_parity(model.write(dir, twin).first,
+                  model.base.vocab_size,
+                  "float32",
+                  kFloat32Rule,
+                  "float32",
+                  "float32");
+  }
+}
 
 TEST_F(CudaParity, Llama) { expect_parity(RandomModel{}); }
 TEST_F(CudaParity, LlamaNative) { expect_parity(RandomModel{}, "native"); }

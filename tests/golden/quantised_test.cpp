@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace warprow {
@@ -31,7 +32,8 @@ RandomModel small_model(const std::string& scheme) {
 
 std::map<uint64_t, test::RigResult> run(const std::string& model,
                                         const std::string& dtype,
-                                        int32_t ranks = 1) {
+                                        int32_t ranks = 1,
+                                        const std::string& quantization = "none") {
   RigOptions options;
   options.config.model = model;
   options.config.dtype = dtype;
@@ -41,6 +43,7 @@ std::map<uint64_t, test::RigResult> run(const std::string& model,
   options.config.kv_cache_memory_bytes = 4 << 20;
   options.config.threads = 1;
   options.config.tensor_parallel_size = ranks;
+  options.config.quantization = quantization;
   ModelRig rig(options);
   std::mt19937 random(3);
   for (const int32_t len : {1, 9, 40}) {
@@ -100,6 +103,45 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            "gptq_order",
                                            "gptq8"),
                          [](const auto& scheme) { return std::string(scheme.param); });
+
+// Quantising while loading is what a checkpoint with a scale for each row has.
+TEST(QuantisedAtLoad, EqualsACheckpointInFp8) {
+  const TempDir plain;
+  const TempDir quantised;
+  const TempDir twin;
+  const QuantisedModel model{small_model("fp8"), "fp8_row"};
+  expect_equal(run(model.base.write(plain), "float32", 1, "fp8"),
+               run(model.write(quantised, twin).first, "float32"),
+               0.0F);
+}
+
+TEST(QuantisedOverRanks, DividesWhereGroupsDo) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "pack4", "awq", "gptq_order"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir quantised;
+    const TempDir twin;
+    RandomModel base = small_model(scheme);
+    base.intermediate_size = 512;
+    const std::string model = QuantisedModel{base, scheme, 32}.write(quantised, twin).first;
+    expect_equal(run(model, "float32", 2), run(model, "float32"), 2e-4F);
+  }
+}
+
+TEST(QuantisedOverRanks, RefusesToCutThroughBlocks) {
+  const TempDir quantised;
+  const TempDir twin;
+  RandomModel base = small_model("fp8_block");
+  base.intermediate_size = 320;
+  const std::string model = QuantisedModel{base, "fp8_block"}.write(quantised, twin).first;
+  try {
+    run(model, "float32", 2);
+    FAIL() << "not refused";
+  } catch (const StartupError& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::AllOf(::testing::HasSubstr("down_proj"),
+                                 ::testing::HasSubstr("multiples of 128")));
+  }
+}
 
 }  // namespace
 }  // namespace warprow

@@ -30,7 +30,7 @@ namespace warprow::test {
 // in float32. The writers are independent of the engine's readers.
 struct QuantisedModel {
   RandomModel base;
-  // fp8_block | fp8_tensor | fp8_channel | modelopt | int8_channel | pack4 | pack4_zeros | pack4_order | pack8 | awq | gptq |
+  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | pack4 | pack4_zeros | pack4_order | pack8 | awq | gptq |
   // gptq_v2 | gptq_order | gptq8
   std::string scheme = "fp8_block";
   int64_t group = 64;  // of the schemes with groups
@@ -87,7 +87,7 @@ struct QuantisedModel {
               {"weight_block_size", {128, 128}},
               {"activation_scheme", "dynamic"}};
     }
-    if (scheme == "fp8_tensor" || scheme == "fp8_channel") {
+    if (scheme == "fp8_tensor" || scheme == "fp8_channel" || scheme == "fp8_row") {
       return compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}});
     }
     if (scheme == "modelopt") {
@@ -169,8 +169,9 @@ struct QuantisedModel {
                                     int64_t cols,
                                     const std::vector<float>& w) const {
     const bool integers = scheme == "int8_channel";
-    const bool channel = scheme == "fp8_channel" || integers;
-    const int64_t block_rows = scheme == "fp8_block" ? 128 : channel ? 1 : rows;
+    const bool channel = scheme == "fp8_channel" || integers;  // scales in bf16
+    const bool row = channel || scheme == "fp8_row";
+    const int64_t block_rows = scheme == "fp8_block" ? 128 : row ? 1 : rows;
     const int64_t block_cols = scheme == "fp8_block" ? 128 : cols;
     const int64_t down = (rows + block_rows - 1) / block_rows;
     const int64_t across = (cols + block_cols - 1) / block_cols;
@@ -182,7 +183,7 @@ struct QuantisedModel {
       float& scale = scale_at(i / cols, i % cols);
       scale = std::max(scale, std::fabs(w[static_cast<size_t>(i)]) / (integers ? 127.0F : 448.0F));
     }
-    if (channel) {  // these have scales in bf16
+    if (channel) {
       std::transform(scales.begin(), scales.end(), scales.begin(), [](float v) {
         return bf16_to_f32(f32_to_bf16(v));
       });
@@ -200,6 +201,8 @@ struct QuantisedModel {
     out.add(name, integers ? "I8" : "F8_E4M3", {rows, cols}, numbers);
     if (scheme == "fp8_block") {
       out.add_f32(name + "_scale_inv", {down, across}, scales);
+    } else if (scheme == "fp8_row") {
+      out.add_f32(name + "_scale", {rows, 1}, scales);
     } else if (channel) {
       Bytes bytes;
       for (const float scale : scales) {

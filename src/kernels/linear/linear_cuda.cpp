@@ -9,12 +9,14 @@
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/linear_plan.h"
+#include "kernels/linear/quant/dequantise_tiles.h"
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
 #include "kernels/norm/rms_norm.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace warprow::cuda {
@@ -160,6 +162,44 @@ void run_sm90_quant(Stream& stream, const LinearArgs& args) {
       stream, sm90, weight, sm90_quant_plan(weight, sm90.m, stream.device().facts().num_sms));
 }
 
+// Dequantises as many rows of w as scratch holds, multiplies with them, and goes on with the next.
+void run_sm90_quant_large(Stream& stream, const LinearArgs& args) {
+  WR_CHECK(args.scratch != nullptr);
+  const int32_t num_sms = stream.device().facts().num_sms;
+  const PackedWeight& weight = args.segments[0].w;
+  const Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
+  const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
+  const int32_t halves = swiglu ? 2 : 1;  // of w, with rows that belong together
+  const int32_t outputs = weight.n / halves;
+  const size_t row_bytes = static_cast<size_t>(weight.k) * 2;
+  const size_t fit =
+      linear_scratch_bytes(sm90.m, weight.k) / (row_bytes * static_cast<size_t>(halves));
+  const auto most = static_cast<int32_t>(fit / 128 * 128);
+  WR_CHECK_GE(most, 128);
+  for (int32_t first = 0; first < outputs; first += most) {
+    const int32_t count = std::min(most, outputs - first);
+    for (int32_t half = 0; half < halves; ++half) {
+      dequantise_tiles(stream,
+                       {weight,
+                        half * outputs + first,
+                        count,
+                        args.scratch + half * count * static_cast<int64_t>(row_bytes)});
+    }
+    Sm90GemmArgs piece = sm90;
+    piece.w = args.scratch;
+    piece.n = halves * count;
+    piece.bias = sm90.bias == nullptr ? nullptr : sm90.bias + first;
+    piece.y = static_cast<std::byte*>(sm90.y) + int64_t{first} * (sm90.y_f32 ? 4 : 2);
+    Sm90LargePlan plan =
+        sm90_large_plan(piece.m, piece.n, sm90_quant_parts(weight.kind, weight.n, weight.k), num_sms);
+    plan.early_w = false;
+    sm90_bf16_gemm_large_m(stream, piece, plan);
+  }
+  if (args.next_norm != nullptr) {
+    begin_norm(stream, args.y.f32(), *args.next_norm);
+  }
+}
+
 void run_library(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -270,6 +310,8 @@ void linear(Stream& stream, const LinearArgs& args) {
       return run_f32_gemm(stream, args);
     case LinearPath::kSm90Quant:
       return run_sm90_quant(stream, args);
+    case LinearPath::kSm90QuantLarge:
+      return run_sm90_quant_large(stream, args);
   }
 }
 

@@ -6,6 +6,8 @@
 #include "base/math.h"
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
+#include "kernels/linear/quant/quant_tiles.h"
+#include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
@@ -37,6 +39,16 @@ bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const Devi
   const double norm_us = shape.epilogue == LinearEpilogue::kAdd ? 2.5 : 0.0;
   return sm90_gemm_us(small, rows, shape.n, shape.k, device.num_sms) <=
          sm90_large_us(large, rows, shape.n, shape.k, device.num_sms) + norm_us;
+}
+
+// Whether rows that are dequantised first, for the kernel of many rows, give the same bits in less time.
+bool takes_dequantised_rows(const LinearShape& shape, int64_t num_rows) {
+  constexpr int64_t kLeastRows = 2048;
+  const bool swiglu = shape.epilogue == LinearEpilogue::kSwiGlu;
+  const int32_t parts = sm90_quant_parts(shape.weights, shape.n, shape.k);
+  const bool same_parts = parts == 1 || shape.k % (parts * kQuantTileCols) == 0;
+  return num_rows >= kLeastRows && same_parts && shape.n % kQuantTileRows == 0 &&
+         !(swiglu && (shape.has_bias || shape.y == DType::kF32));
 }
 
 }  // namespace
@@ -82,7 +94,8 @@ LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceF
     return LinearPath::kF32Gemm;
   }
   if (shape.weights != PackedKind::kBF16) {
-    return LinearPath::kSm90Quant;
+    return takes_dequantised_rows(shape, num_rows) ? LinearPath::kSm90QuantLarge
+                                                   : LinearPath::kSm90Quant;
   }
   const OwnRows own = own_rows(shape, device);
   if (num_rows <= own.warps) {

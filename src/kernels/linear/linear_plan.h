@@ -26,7 +26,8 @@ enum class LinearPath : uint8_t {
   kSm90LargeGemm,
   kLibrary,
   kF32Gemm,
-  kSm90Quant
+  kSm90Quant,
+  kSm90QuantLarge  // to bf16, then kSm90LargeGemm
 };
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 

@@ -436,6 +436,7 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
   shape.grid = dim3(static_cast<unsigned>(kCluster * clusters));
   shape.block = dim3(kThreads);
   shape.shared_bytes = S::kSharedBytes;
+  shape.overlap_previous = plan.early_w;
   launch(stream,
          "sm90_large_gemm",
          shape,

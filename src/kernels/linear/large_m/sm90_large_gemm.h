@@ -14,6 +14,8 @@ struct Sm90LargePlan {
   int32_t cols = 256;  // rows of w in a tile: 128 or 256
   int32_t chunks =
       1;  // parts of k that are summed apart and then added in order; above 1 only with 128 cols
+  // Whether w may be read before the preceding kernel is done.
+  bool early_w = true;
 };
 
 // Estimated microseconds on an H200: the start, and the FLOPs of an SM's tiles.

@@ -32,7 +32,7 @@ double sm90_large_us(const Sm90LargePlan& plan, int32_t m, int32_t n, int32_t k,
 Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms) {
   const bool small_tiles =
       chunks > 1 || tile_time(m, n, 128, num_sms) < tile_time(m, n, 256, num_sms);
-  return {small_tiles ? 128 : 256, chunks};
+  return {.cols = small_tiles ? 128 : 256, .chunks = chunks};
 }
 
 }  // namespace warprow::cuda

@@ -71,8 +71,7 @@ uint16_t quant_weight(float number, float scale) {
   const float upper = bf16_to_f32(f32_to_bf16(scale));
   const float lower = bf16_to_f32(f32_to_bf16(scale - upper));
   const float rest = bf16_to_f32(f32_to_bf16(number * lower));
-  // A product has 16 significant bits. Where float32 rounds the sum, it does so far from what decides in bf16, but for
-  // ties, which it keeps odd.
+  // Exact in double. A float32 that keeps what it lacks in its last bit (rounding to odd) rounds to the right bf16.
   const double sum =
       static_cast<double>(number) * static_cast<double>(upper) + static_cast<double>(rest);
   auto rounded = static_cast<float>(sum);

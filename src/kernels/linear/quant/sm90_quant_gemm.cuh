@@ -45,6 +45,9 @@ struct QuantParams {
 };
 
 constexpr int kStageInputs = kQuantTileCols;
+// Whether the room for other CTAs' sums is in the ring (sm90_quant_parts_at).
+template <int kCols>
+constexpr bool kSumsShareRing = kCols == 128;
 
 // The producer, one warp: loads tiles of w and x.
 template <int kCols, int kGroups>
@@ -119,6 +122,9 @@ template <PackedKind kKind, int kCols, int kGroups>
 class Multiplier {
  public:
   using Numbers = QuantNumbers<kKind>;
+  // For few rows, warps on their own (mma) do not wait for products before they make numbers for the next. Both have the same
+  // bits.
+  static constexpr bool kByWarps = kCols <= 32;
   // Steps of 16 inputs whose numbers are in registers at once.
   static constexpr int kSteps = kCols == 128 ? 4 : 8;
 
@@ -130,36 +136,88 @@ class Multiplier {
   }
 
   __device__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
-    wgmma_pin(sum);
-    for (int step = 0; step < at.num_steps; ++step, ring.next()) {
-      barrier_wait(ring.full(), ring.phase);
-      const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
-      const uint32_t w = x + kCols * 256 + warp_ * q_.tile_bytes;
+    if constexpr (kByWarps) {
+      float of_warp[kCols / 8][4] = {};
+      for (int step = 0; step < at.num_steps; ++step, ring.next()) {
+        barrier_wait(ring.full(), ring.phase);
+        const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
+        by_group([&]<int kGroupSteps> { multiply_by_warp<kGroupSteps>(x, of_warp); });
+        release(ring);
+      }
 #pragma unroll
-      for (int first = 0; first < 8; first += kSteps) {
-        if (kKind == PackedKind::kF8 || q_.group == 128) {
-          multiply<8>(w, x, first, sum);
-        } else if (q_.group == 64) {
-          multiply<4>(w, x, first, sum);
-        } else {
-          multiply<2>(w, x, first, sum);
+      for (int i = 0; i < kCols / 2; ++i) {
+        sum[i] = of_warp[i / 4][i % 4];
+      }
+    } else {
+      wgmma_pin(sum);
+      for (int step = 0; step < at.num_steps; ++step, ring.next()) {
+        barrier_wait(ring.full(), ring.phase);
+        const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
+#pragma unroll
+        for (int first = 0; first < 8; first += kSteps) {
+          by_group([&]<int kGroupSteps> { multiply<kGroupSteps>(x, first, sum); });
         }
+        release(ring);
       }
-      __syncwarp();
-      if (lane_ == 0) {
-        barrier_arrive(ring.empty());
-      }
+      wgmma_pin(sum);
     }
-    wgmma_pin(sum);
   }
 
  private:
-  // kGroupSteps: steps of a group.
+  // f: takes the steps of a group.
+  template <typename F>
+  __device__ __forceinline__ void by_group(F&& f) const {
+    if (kKind == PackedKind::kF8 || q_.group == 128) {
+      f.template operator()<8>();
+    } else if (q_.group == 64) {
+      f.template operator()<4>();
+    } else {
+      f.template operator()<2>();
+    }
+  }
+  __device__ __forceinline__ void release(const Ring& ring) const {
+    __syncwarp();
+    if (lane_ == 0) {
+      barrier_arrive(ring.empty());
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32_t w_of(uint32_t x) const {
+    return x + kCols * 256 + warp_ * q_.tile_bytes;
+  }
+
+  // A warp's 16 rows, two steps at a time.
   template <int kGroupSteps>
-  __device__ __forceinline__ void multiply(uint32_t w,
-                                           uint32_t x,
-                                           int first,
-                                           float (&sum)[kCols / 2]) {
+  __device__ __forceinline__ void multiply_by_warp(uint32_t x, float (&sum)[kCols / 8][4]) {
+    const uint32_t w = w_of(x);
+    uint4 words = {};
+#pragma unroll
+    for (int step = 0; step < 8; step += 2) {
+      if (step % kGroupSteps == 0) {
+        read_scales(w, step / kGroupSteps);
+      }
+      if (step % Numbers::kStepsOfLoad == 0) {
+        words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
+      }
+      uint32_t d[2][4];
+      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d[0]);
+      Numbers::decode(words, (step + 1) % Numbers::kStepsOfLoad, scales_, d[1]);
+      const uint32_t chunk = static_cast<uint32_t>(step % 4 * 2 + lane_ / 8);  // of 8 inputs, of 64
+      const uint32_t row = x + step / 4 * (kCols * 128) + lane_ % 8 * 128;
+      const uint32_t at = row + (chunk ^ static_cast<uint32_t>(lane_ % 8)) * 16;
+#pragma unroll
+      for (int t = 0; t < kCols / 8; ++t) {
+        uint32_t b[4];
+        load_matrices(b, at + t * 1024);
+        mma_bf16(sum[t], d[0], b[0], b[1]);
+        mma_bf16(sum[t], d[1], b[2], b[3]);
+      }
+    }
+  }
+
+  // A warpgroup's 64 rows. kGroupSteps: steps of a group.
+  template <int kGroupSteps>
+  __device__ __forceinline__ void multiply(uint32_t x, int first, float (&sum)[kCols / 2]) {
+    const uint32_t w = w_of(x);
     uint32_t d[kSteps][4];
     uint4 words = {};
 #pragma unroll
@@ -205,7 +263,7 @@ class Multiplier {
 };
 
 template <PackedKind kKind, int kCols, int kGroups>
-__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, kCols == 8 ? 3 : 1)
+__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, kCols <= 32 ? 3 : 1)
 sm90_quant_kernel(const __grid_constant__ QuantParams q,
                   const __grid_constant__ CUtensorMap x_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
@@ -255,6 +313,10 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
     producer.run(ring, policy);
     __syncwarp();
     if (!alone) {
+      if constexpr (kSumsShareRing<kCols>) {
+        cluster_arrive();
+        cluster_wait();
+      }
       cluster_arrive();
     }
   } else {
@@ -272,6 +334,10 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
     if (p.split > 1) {
       fence_async_proxy();
       named_sync(1, S::kConsumers);
+      if constexpr (kSumsShareRing<kCols>) {  // until others' rings are free too
+        cluster_arrive();
+        cluster_wait();
+      }
       if (threadIdx.x == 0) {
         exchange_sums<kCols, kGroups>(p, at, ring.data, parts_barrier);
       }

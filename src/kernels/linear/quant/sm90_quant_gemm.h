@@ -18,13 +18,14 @@ struct Sm90QuantPlan {
   int32_t stages = 2;  // of the ring, of 128 inputs each
 };
 
-// The parts of k that are summed apart and then added in order. A function of n and k alone.
-int32_t sm90_quant_parts(int32_t n, int32_t k);
-// The fastest plan. weight: without data. rows: of x. split 0: sm90_quant_parts.
+// The parts of k that are summed apart and then added in order. A function of the matrix alone.
+int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k);
+// The fastest plan. weight: without data. rows: of x. split 0: sm90_quant_parts. groups 0: the better of 1 and 3.
 Sm90QuantPlan sm90_quant_plan(const PackedWeight& weight,
                               int32_t rows,
                               int32_t num_sms,
-                              int32_t split = 0);
+                              int32_t split = 0,
+                              int32_t groups = 0);
 // Of a stage of the ring, and of a CTA.
 int32_t sm90_quant_stage_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight);
 int32_t sm90_quant_parts_at(const Sm90QuantPlan& plan, const PackedWeight& weight);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/quant/quant_tiles.h"
+
+#include "base/dtype.h"
+#include "kernels/linear/linear_plan.h"
+#include "kernels/linear/quant/sm90_quant_gemm.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+TEST(QuantTiles, AWeightIsItsValueInBf16) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> scales(1e-4F, 2.0F);
+  int32_t differ = 0;
+  constexpr int32_t kCount = 100000;
+  for (int32_t i = 0; i < kCount; ++i) {
+    const float scale = scales(random);
+    const auto number = static_cast<float>(static_cast<int32_t>(random() % 511) - 255);
+    const int32_t got = quant_weight(number, scale);
+    const int32_t nearest =
+        f32_to_bf16(static_cast<float>(static_cast<double>(number) * static_cast<double>(scale)));
+    ASSERT_LE(std::abs(got - nearest), 1) << number << " * " << scale;
+    differ += got != nearest ? 1 : 0;
+  }
+  EXPECT_LT(differ, kCount / 200);
+  // A scale that is a bf16, as most are, leaves one rounding.
+  EXPECT_EQ(quant_weight(7.0F, 0.5F), f32_to_bf16(3.5F));
+  EXPECT_EQ(quant_weight(-255.0F, 1.0078125F), f32_to_bf16(-255.0F * 1.0078125F));
+}
+
+// Row 9, input 5 of a tile, in the middle of everything.
+TEST(QuantTiles, ANumberLiesWhereItsLaneLooks) {
+  for (const PackedKind kind : {PackedKind::kF8, PackedKind::kQ4, PackedKind::kQ8}) {
+    PackedWeight weight;
+    weight.kind = kind;
+    weight.n = 16;
+    weight.k = 128;
+    weight.group = kind == PackedKind::kQ4 ? 64 : 128;
+    weight.has_zero_points = kind == PackedKind::kQ4;
+    std::vector<uint8_t> numbers(16 * 128);
+    numbers[9 * 128 + 5] = 0xb;
+    std::vector<float> group_scales(16 * 2, 1.0F);
+    group_scales[9 * (128 / static_cast<size_t>(weight.group))] = 0.75F;
+    std::vector<uint8_t> zeros(16 * 2);
+    zeros[9 * 2] = 3;
+    std::vector<std::byte> tile(quant_tiles_bytes(weight));
+    pack_quant_tiles(weight, 16, {numbers.data(), group_scales.data(), zeros.data()}, tile);
+    // Lane 1 * 4 + 2 has rows 1 and 9, and inputs 4, 5, 12 and 13.
+    const size_t lane = 6;
+    if (kind == PackedKind::kQ4) {
+      uint32_t word = 0;
+      std::memcpy(&word, tile.data() + lane * 16, sizeof(word));
+      EXPECT_EQ(word, 0xbU << 20);  // nibble 5: one input further, the lower row
+    } else {
+      EXPECT_EQ(static_cast<int>(tile[lane * 16 + 2]), 0xb);
+    }
+    uint32_t scale = 0;
+    const auto bytes = static_cast<size_t>(quant_number_bytes(kind));
+    std::memcpy(&scale, tile.data() + bytes + 9 * sizeof(scale), sizeof(scale));
+    EXPECT_EQ(scale, quant_scale_word(kind, 0.75F));
+    if (weight.has_zero_points) {
+      EXPECT_EQ(static_cast<int>(tile[bytes + 2 * 16 * 4 + 9]), 3);
+    }
+  }
+}
+
+TEST(QuantPlan, FitsSharedMemoryForEveryShape) {
+  constexpr int32_t kSms = 132;
+  for (const PackedKind kind : {PackedKind::kF8, PackedKind::kQ4, PackedKind::kQ8}) {
+    for (const int32_t n : {16, 96, 1024, 4096, 6144, 24576}) {
+      for (const int32_t k : {64, 520, 4096, 12288}) {
+        PackedWeight weight;
+        weight.kind = kind;
+        weight.group = kind == PackedKind::kF8 ? 128 : 32;
+        weight.has_zero_points = kind != PackedKind::kF8;
+        weight.n = n;
+        weight.k = k;
+        for (const int32_t rows : {1, 8, 9, 32, 33, 64, 65, 128, 129, 500, 2047}) {
+          const cuda::Sm90QuantPlan plan = cuda::sm90_quant_plan(weight, rows, kSms);
+          EXPECT_LE(cuda::sm90_quant_shared_bytes(plan, weight), size_t{225} * 1024)
+              << n << " " << k;
+          EXPECT_EQ(plan.split, cuda::sm90_quant_parts(kind, n, k))
+              << "depends on the matrix alone";
+          EXPECT_GE(plan.stages, 2);
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantPlan, ManyRowsAreDequantisedFirst) {
+  DeviceFacts device;
+  device.kind = DeviceKind::kCuda;
+  device.compute_capability = 90;
+  device.num_sms = 132;
+  LinearShape shape{6144, 4096, DType::kBF16, LinearEpilogue::kStore, false, true, PackedKind::kF8};
+  EXPECT_EQ(cuda::linear_path(shape, 2047, device), cuda::LinearPath::kSm90Quant);
+  EXPECT_EQ(cuda::linear_path(shape, 2048, device), cuda::LinearPath::kSm90QuantLarge);
+  shape.n = 1024;
+  shape.k = 2112;  // parts that end within a tile
+  EXPECT_EQ(cuda::linear_path(shape, 2048, device), cuda::LinearPath::kSm90Quant);
+}
+
+}  // namespace
+}  // namespace warprow
