@@ -78,7 +78,8 @@ struct AttentionBatch {
   int32_t num_toks = 0;                    // host; padded
   int32_t num_decode_rows = 0;  // host; the first rows, with at most decode_len tokens each
   int32_t num_decode_toks = 0;  // host; of those rows, padded
-  int32_t decode_len = 1;       // host; the most tokens of those rows, at most AttentionLimits::decode_len
+  int32_t decode_len =
+      1;  // host; the most tokens of those rows, at most AttentionLimits::decode_len
 };
 
 // What the attention of one KV group needs in one step.

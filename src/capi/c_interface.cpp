@@ -244,8 +244,8 @@ warprow_status warprow_engine_pause(warprow_engine* engine, int32_t keep) {
       return null_argument();
     }
     return engine->loaded->call([&](Served& served) {
-      return status_from(served.engine.pause(keep != 0 ? Engine::PauseMode::kKeep
-                                                       : Engine::PauseMode::kAbort));
+      return status_from(
+          served.engine.pause(keep != 0 ? Engine::PauseMode::kKeep : Engine::PauseMode::kAbort));
     });
   });
 }
@@ -255,7 +255,8 @@ warprow_status warprow_engine_resume(warprow_engine* engine) {
     if (any_null(engine)) {
       return null_argument();
     }
-    return engine->loaded->call([&](Served& served) { return status_from(served.engine.resume()); });
+    return engine->loaded->call(
+        [&](Served& served) { return status_from(served.engine.resume()); });
   });
 }
 

@@ -79,9 +79,8 @@ Result<ReadBody> read_body(const OrderedJson& root, std::string_view text, Promp
   if (embeds != nullptr) {
     given.push_back(std::move(embeds));
   }
-  Result<GenerationBody> body = is_chat
-                                    ? read_chat_body(root, text)
-                                    : read_completions_body(root, text, std::move(given));
+  Result<GenerationBody> body =
+      is_chat ? read_chat_body(root, text) : read_completions_body(root, text, std::move(given));
   if (!body) {
     return tl::unexpected(body.error());
   }
@@ -115,9 +114,7 @@ EncodedPrompts encode(Served& served, ReadBody& read) {
 
 }  // namespace
 
-warprow_status RequestQueue::submit(std::string_view body,
-                                    PromptEmbeds embeds,
-                                    uint64_t& request) {
+warprow_status RequestQueue::submit(std::string_view body, PromptEmbeds embeds, uint64_t& request) {
   return engine_->call([&](Served& served) {
     if (box_->is_closed()) {
       return fail_call(WARPROW_CLOSED, kClosed);

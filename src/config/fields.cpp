@@ -264,8 +264,9 @@ constexpr Field kFields[] = {
     {.name = "enable-prompt-embeds",
      .member = &EngineConfig::enable_prompt_embeds,
      .group = "Answers",
-     .help = "allow prompts with embeddings in place of token ids (prompt_embeds); takes memory for "
-             "the vectors of a step"},
+     .help =
+         "allow prompts with embeddings in place of token ids (prompt_embeds); takes memory for "
+         "the vectors of a step"},
     {.name = "enable-lora",
      .member = &EngineConfig::enable_lora,
      .group = "LoRA",

@@ -144,7 +144,8 @@ Result<Speculation> read_draft_model(const Given& given, Speculation result) {
     return refuse("model is missing; the method draft_model needs the name of a smaller model");
   }
   if (given.lookup_min + given.lookup_max > 0) {
-    return refuse("prompt_lookup_min and prompt_lookup_max have no use with the method draft_model");
+    return refuse(
+        "prompt_lookup_min and prompt_lookup_max have no use with the method draft_model");
   }
   if (result.num_drafts > kMaxModelDrafts) {
     return refuse(fmt::format("num_speculative_tokens: {} is above {}, the most of a draft model",

@@ -17,7 +17,7 @@ inline constexpr int32_t kMaxModelDrafts = 12;  // the same for drafts of a mode
 struct Speculation {
   enum class Method : uint8_t {
     kNone,
-    kNgram,  // the tokens that followed an earlier occurrence of the row's last tokens
+    kNgram,       // the tokens that followed an earlier occurrence of the row's last tokens
     kDraftModel,  // the most likely tokens of a smaller model
   };
 
@@ -31,9 +31,7 @@ struct Speculation {
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }
   // Positions behind a step's tokens that the proposer writes keys and values of.
-  [[nodiscard]] int32_t lookahead() const {
-    return method == Method::kDraftModel ? num_drafts : 0;
-  }
+  [[nodiscard]] int32_t lookahead() const { return method == Method::kDraftModel ? num_drafts : 0; }
 };
 
 // The settings' speculation; kNone if no setting asks for one. An error names the setting, the key, its value and what

@@ -85,8 +85,7 @@ Result<PromptEmbeds> read_prompt_embeds(std::span<const std::byte> file) {
                 fmt::format("the tensor's shape [{}] must be [tokens, hidden size]",
                             fmt::join(tensor.shape, ", ")));
   }
-  return prompt_embeds(
-      parsed->tensor_bytes(tensor), *dtype, static_cast<int32_t>(tensor.shape[1]));
+  return prompt_embeds(parsed->tensor_bytes(tensor), *dtype, static_cast<int32_t>(tensor.shape[1]));
 }
 
 }  // namespace warprow

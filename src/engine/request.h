@@ -71,7 +71,7 @@ struct GenerationRequest {
   int32_t priority = 0;
   std::string cache_salt;
   bool is_beam_step = false;  // may ask for as many logprobs as a row can report
-  std::string adapter;  // the name of a loaded LoRA adapter; empty: the model itself
+  std::string adapter;        // the name of a loaded LoRA adapter; empty: the model itself
 };
 
 }  // namespace warprow

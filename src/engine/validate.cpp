@@ -167,10 +167,11 @@ void Checker::check_embeds(const std::vector<TokenId>& ids, const EmbeddingVecto
            "prompt_logprobs: a prompt with prompt_embeds has tokens without an id");
   }
   if (embeds.width != limits_.prompt_embeds_width) {
-    refuse(ErrorCode::kInvalidArgument,
-           fmt::format("prompt_embeds: vectors of {} numbers, must have {}, the model's hidden size",
-                       embeds.width,
-                       limits_.prompt_embeds_width));
+    refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("prompt_embeds: vectors of {} numbers, must have {}, the model's hidden size",
+                    embeds.width,
+                    limits_.prompt_embeds_width));
     return;
   }
   const auto places = std::ranges::count(ids, TokenId{-1});
@@ -180,13 +181,13 @@ void Checker::check_embeds(const std::vector<TokenId>& ids, const EmbeddingVecto
                        embeds.num_vectors(),
                        places));
   }
-  const auto odd = std::ranges::find_if_not(embeds.values, [](float v) { return std::isfinite(v); });
+  const auto odd =
+      std::ranges::find_if_not(embeds.values, [](float v) { return std::isfinite(v); });
   if (odd != embeds.values.end()) {
     const auto at = odd - embeds.values.begin();
     refuse(ErrorCode::kInvalidArgument,
-           fmt::format("prompt_embeds: {} in vector {}, must be a finite number",
-                       *odd,
-                       at / embeds.width));
+           fmt::format(
+               "prompt_embeds: {} in vector {}, must be a finite number", *odd, at / embeds.width));
   }
 }
 
@@ -215,8 +216,8 @@ void Checker::check_prompt_ids(const std::vector<TokenId>& ids, bool may_have_ve
 
 void Checker::check_logprobs(SamplingParams& params, bool is_beam_step) {
   const bool has_all = limits_.max_logprobs == -1;
-  const int64_t allowed = is_beam_step ? std::max<int64_t>(limits_.max_logprobs, kMaxLogprobIds)
-                                       : limits_.max_logprobs;
+  const int64_t allowed =
+      is_beam_step ? std::max<int64_t>(limits_.max_logprobs, kMaxLogprobIds) : limits_.max_logprobs;
   const int64_t most = has_all ? limits_.vocab_size : allowed;
   if (options_.logprobs) {
     const int64_t n = check(IntRange{"logprobs", has_all ? -1 : 0, most},

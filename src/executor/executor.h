@@ -38,12 +38,12 @@ struct ModelFacts {
   int32_t draft_lookahead = 0;  // as in SchedulerConfig, as the next two
   double draft_cost = 0;
   double draft_knee = 0;
-  PoolingFacts pooling;    // of a pooling model
+  PoolingFacts pooling;             // of a pooling model
   int32_t prompt_embeds_width = 0;  // of the vectors that prompts may have; 0: none may
   bool copies_blocks = false;       // SchedulerOutput::block_copies are read
   int32_t max_logprobs = 0;         // likeliest tokens that a row can report; 0: kMaxLogprobIds
-  int32_t max_loras = 0;   // adapters that running requests may have at once; 0: none
-  int32_t max_cpu_loras = 0;  // that may be loaded
+  int32_t max_loras = 0;            // adapters that running requests may have at once; 0: none
+  int32_t max_cpu_loras = 0;        // that may be loaded
 };
 
 // Counters of the execution layer since start.

@@ -8,8 +8,8 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kPassTokens = 8;
-constexpr double kWeight = 0.15;      // of a new draft in the average
-constexpr double kHysteresis = 1.25;  // how clearly another length must be better
+constexpr double kWeight = 0.15;          // of a new draft in the average
+constexpr double kHysteresis = 1.25;      // how clearly another length must be better
 constexpr double kStepHysteresis = 1.02;  // the same for all rows of a step
 constexpr double kDraftStepCost = 0.02;   // of a step that verifies drafts, whatever their number
 

@@ -31,8 +31,11 @@ namespace warprow {
 // estimated from the rows' acceptance. Lengths are 0, 1, half of `most` and `most`: each has graphs of its own. `before`:
 // the length of the step before, which stays unless another is clearly better.
 // num_rows: decoding rows, also those without drafts. acceptance: of each row that may draft.
-[[nodiscard]] int32_t common_drafts(
-    std::span<const double> acceptance, int32_t num_rows, double knee, int32_t most, int32_t before);
+[[nodiscard]] int32_t common_drafts(std::span<const double> acceptance,
+                                    int32_t num_rows,
+                                    double knee,
+                                    int32_t most,
+                                    int32_t before);
 
 // What a request's drafts were worth so far.
 class DraftRecord {

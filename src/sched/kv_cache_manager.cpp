@@ -153,9 +153,8 @@ BlockHash KvCacheManager::tail_hash(const RequestKv& kv,
   const int32_t block = begin / groups_.front().block_size;
   const BlockHash parent =
       block == 0 ? BlockHash{} : kv.chains.front()[static_cast<size_t>(block) - 1];
-  return hash_block(parent,
-                    tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
-                    kv.keys);
+  return hash_block(
+      parent, tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), kv.keys);
 }
 
 void KvCacheManager::cache_tail(RequestKv& kv,

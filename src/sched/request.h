@@ -14,7 +14,7 @@ namespace warprow {
 
 // A request as the scheduler takes it: validated, in token ids.
 struct Request {
-  uint64_t id = 0;  // chosen by the caller, unique among live requests
+  uint64_t id = 0;              // chosen by the caller, unique among live requests
   std::vector<TokenId> prompt;  // -1 where `embeds` has a vector in place of an id
   std::shared_ptr<const EmbeddingVectors> embeds;  // null: no vectors
   SamplingParams params;
@@ -26,7 +26,7 @@ struct Request {
   int32_t priority = 0;                 // lower is more urgent; only under the priority policy
   bool may_draft = true;                // tokens are drafted for it if the scheduler drafts any
   int32_t adapter = -1;
-  uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
+  uint64_t cache_salt = 0;   // prefixes are shared only under the same salt
   bool copies_tail = false;  // others go on from its end, as it from theirs: see KvCacheManager
 };
 

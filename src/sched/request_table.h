@@ -39,7 +39,7 @@ struct LiveRequest {
   int32_t num_cached_tokens = -1;  // prefix hit of the first admission; -1 before it
   std::vector<TokenId> tokens;     // known: prompt and outputs
   std::shared_ptr<const EmbeddingVectors> embeds;  // Request::embeds
-  uint64_t arrival = 0;            // increases; never reused
+  uint64_t arrival = 0;                            // increases; never reused
   uint64_t id = 0;
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> stop_token_ids;

@@ -75,11 +75,12 @@ Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
     return tl::unexpected(checked.error());
   }
   if (draft->spec.max_position < plan.spec.max_position) {
-    WR_LOG_WARN("the draft model '{}' was made for {} tokens, the model for {}: drafts behind that "
-                "are rarely right",
-                name,
-                draft->spec.max_position,
-                plan.spec.max_position);
+    WR_LOG_WARN(
+        "the draft model '{}' was made for {} tokens, the model for {}: drafts behind that "
+        "are rarely right",
+        name,
+        draft->spec.max_position,
+        plan.spec.max_position);
   }
   set_longest_sequence(draft->spec, plan.spec.max_position);
   return draft;

@@ -42,8 +42,7 @@ void reserve_graphs(GraphOptions& graphs, int64_t num_layers, int64_t draft_laye
   const int64_t pieces_bytes = pieces ? (num_layers + 1) * kGraphBytes : 0;
   graphs.capture_bytes = std::max(whole_bytes, pieces_bytes);
   graphs.sample_bytes = kGraphBytes + draft_layers * kGraphLayerBytes;
-  const int64_t per_size =
-      whole_bytes + pieces_bytes + kSampleGraphsPerSize * graphs.sample_bytes;
+  const int64_t per_size = whole_bytes + pieces_bytes + kSampleGraphsPerSize * graphs.sample_bytes;
   graphs.reserved_bytes = static_cast<int64_t>(graphs.sizes.size()) * per_size;
 }
 

@@ -34,10 +34,9 @@ int32_t least_blocks(const ModelPlan& plan) {
 
 // The most tokens of one row in a step, drafts in flight included.
 int32_t max_step_tokens(const ModelPlan& plan) {
-  return plan.config.max_num_batched_tokens +
-         draft_overhang(plan.runner.max_steps_in_flight,
-                        plan.runner.max_drafts,
-                        plan.runner.draft_lookahead);
+  return plan.config.max_num_batched_tokens + draft_overhang(plan.runner.max_steps_in_flight,
+                                                             plan.runner.max_drafts,
+                                                             plan.runner.draft_lookahead);
 }
 
 int64_t longest_request(const ModelPlan& plan, int32_t num_blocks) {

@@ -49,9 +49,9 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
   memory.architecture = plan.spec.architecture;
   memory.dtype = config.dtype;
   memory.device = plan.device.name;
-  memory.checkpoint_bytes = static_cast<int64_t>(
-      plan.checkpoint->total_bytes() +
-      (plan.draft == nullptr ? 0 : plan.draft->checkpoint->total_bytes()));
+  memory.checkpoint_bytes =
+      static_cast<int64_t>(plan.checkpoint->total_bytes() +
+                           (plan.draft == nullptr ? 0 : plan.draft->checkpoint->total_bytes()));
   describe_kv_cache(plan);
   memory.block_size = config.block_size;
   memory.max_num_seqs = config.max_num_seqs;

@@ -36,8 +36,8 @@ struct ModelPlan {
   DeviceFacts device;  // the device that it is planned for
   Stage stage = Stage::kGenerate;
   RankPlace place;
-  DecoderSpec spec;                // of the whole model
-  std::unique_ptr<Pooler> pooler;  // null: the model generates
+  DecoderSpec spec;                  // of the whole model
+  std::unique_ptr<Pooler> pooler;    // null: the model generates
   std::unique_ptr<DraftPlan> draft;  // null: no model drafts
   KvPlan kv;
   int32_t most_kv_layers = 0;  // of a group, in the stage with the most: it sizes the cache of all

@@ -40,7 +40,7 @@ struct Rank {
   Arena state;
   Arena workspace;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Model> draft;  // drafts for `model`; null: none does
+  std::unique_ptr<Model> draft;       // drafts for `model`; null: none does
   std::unique_ptr<KvCache> kv_cache;  // null until give_kv_cache
   std::unique_ptr<Runner> runner;
 };

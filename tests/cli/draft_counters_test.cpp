@@ -29,8 +29,9 @@ TEST(DraftCounters, ARunIsTheDifference) {
   EXPECT_DOUBLE_EQ(json["spec_decode_acceptance_length"].get<double>(), 2.5);
   EXPECT_EQ(json["spec_decode_num_drafts"], 20);
   EXPECT_EQ(json["spec_decode_per_position_acceptance_rates"].dump(), "[0.75,0.5,0.25]");
-  EXPECT_EQ(draft_report_text(json),
-            "30 of 60 draft tokens accepted (50.0 %), 2.50 tokens a run; by place 0.75 0.50 0.25\n");
+  EXPECT_EQ(
+      draft_report_text(json),
+      "30 of 60 draft tokens accepted (50.0 %), 2.50 tokens a run; by place 0.75 0.50 0.25\n");
   EXPECT_TRUE(draft_report({5, 5, 5, {5}}, {5, 5, 5, {5}}).is_null());
   EXPECT_EQ(draft_report_text(AnswerJson::object()), "");
 }

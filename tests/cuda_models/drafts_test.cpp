@@ -158,9 +158,8 @@ class CudaDrafts : public ::testing::Test {
           SCOPED_TRACE(axis.name + (adaptive ? "_adaptive" : "") + (by_model ? "_by_model" : ""));
           RigOptions options = base;
           options.config.speculative_config =
-              by_model
-                  ? test::draft_model_config(base.config.model, axis.num_drafts, adaptive)
-                  : test::ngram_config(axis.num_drafts, adaptive);
+              by_model ? test::draft_model_config(base.config.model, axis.num_drafts, adaptive)
+                       : test::ngram_config(axis.num_drafts, adaptive);
           axis.set(options.config);
           ModelRig rig(options);
           for (const auto& [id, result] : run(rig)) {

@@ -404,9 +404,10 @@ TEST(Validate, VectorsOfAPrompt) {
     return std::make_shared<const EmbeddingVectors>(EmbeddingVectors{width, std::move(values)});
   };
   RequestLimits with = limits();
-  const auto validate = [&](std::vector<TokenId> ids, PromptEmbeds embeds, GenerationRequest request = {}) {
-    return validate_request(request, std::move(ids), with, {}, {}, std::move(embeds));
-  };
+  const auto validate =
+      [&](std::vector<TokenId> ids, PromptEmbeds embeds, GenerationRequest request = {}) {
+        return validate_request(request, std::move(ids), with, {}, {}, std::move(embeds));
+      };
   const auto refusal = [&](std::vector<TokenId> ids, PromptEmbeds embeds) {
     const Result<ValidRequest> valid = validate(std::move(ids), std::move(embeds));
     return valid ? std::string("valid") : valid.error().message;
@@ -435,7 +436,9 @@ TEST(Validate, VectorsOfAPrompt) {
   const auto salt = [&](std::vector<float> values, const char* cache_salt) {
     GenerationRequest request;
     request.cache_salt = cache_salt;
-    return value_or_throw(validate({-1}, vectors(2, std::move(values)), request)).fields().cache_salt;
+    return value_or_throw(validate({-1}, vectors(2, std::move(values)), request))
+        .fields()
+        .cache_salt;
   };
   EXPECT_EQ(salt({1, 2}, ""), salt({1, 2}, ""));
   EXPECT_NE(salt({1, 2}, ""), salt({1, 3}, ""));

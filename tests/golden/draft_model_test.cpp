@@ -20,11 +20,11 @@
 namespace warprow {
 namespace {
 
-using ::testing::HasSubstr;
 using test::ModelRig;
 using test::RandomModel;
 using test::RigOptions;
 using test::RigResult;
+using ::testing::HasSubstr;
 
 RigOptions options_of(const std::string& model) {
   RigOptions options;
@@ -98,8 +98,8 @@ TEST(DraftModel, APromptInChunks) {
   RigOptions options = itself(3);
   options.config.max_num_batched_tokens = 16;
   options.config.max_num_seqs = 4;
-  const SchedulerStats stats = expect_all_right(
-      options, {greedy(1, 100, 40), greedy(2, 45, 40), greedy(3, 70, 40)}, 3);
+  const SchedulerStats stats =
+      expect_all_right(options, {greedy(1, 100, 40), greedy(2, 45, 40), greedy(3, 70, 40)}, 3);
   EXPECT_GT(stats.num_partial_prefill_steps, 0);
 }
 
@@ -217,7 +217,8 @@ TEST(DraftModel, WhatDoesNotFitIsRefused) {
   };
   RigOptions options = itself(3);
   options.config.speculative_config = test::draft_model_config(other, 3);
-  EXPECT_THAT(error_of(options), HasSubstr("has a vocabulary of 96 tokens, the model that it drafts for 128"));
+  EXPECT_THAT(error_of(options),
+              HasSubstr("has a vocabulary of 96 tokens, the model that it drafts for 128"));
   options.config.speculative_config = test::draft_model_config("no/such-model", 3);
   EXPECT_THAT(error_of(options), HasSubstr("--speculative-config: model: "));
   options = itself(3);

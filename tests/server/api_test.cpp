@@ -310,9 +310,12 @@ TEST_F(ApiTest, TheEngineIsPausedAndResumed) {
   }
   EXPECT_THAT(command("/pause", "mode=wait").body, HasSubstr("neither abort nor keep"));
   EXPECT_THAT(command("/pause", "clear_cache=1").body, HasSubstr("neither true nor false"));
-  const auto update = [&](const std::string& body) { return reply("POST", "/update_weights", body).body; };
+  const auto update = [&](const std::string& body) {
+    return reply("POST", "/update_weights", body).body;
+  };
   EXPECT_THAT(update("{}"), HasSubstr("update_info.weights_path: must name"));
-  EXPECT_EQ(update(R"({"update_info": {"weights_path": "new"}})"), R"({"message":"Weights updated"})");
+  EXPECT_EQ(update(R"({"update_info": {"weights_path": "new"}})"),
+            R"({"message":"Weights updated"})");
   EXPECT_EQ(command("/resume", "").body, R"({"status":"resumed"})");
   EXPECT_THAT(update(R"({"update_info": {"weights_path": "new"}})"), HasSubstr("pause it first"));
   EXPECT_EQ(is_paused(), false);

@@ -158,7 +158,8 @@ TEST(WeightUpdate, TakesEffectInPlace) {
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find("update_weights: "), std::string::npos);
   }
-  EXPECT_NE(engine->update_weights(wider).error().message.find("must be BF16 [512, 256]"), std::string::npos)
+  EXPECT_NE(engine->update_weights(wider).error().message.find("must be BF16 [512, 256]"),
+            std::string::npos)
       << engine->update_weights(wider).error().message;
   ASSERT_TRUE(engine->resume());
   EXPECT_EQ(answer(*engine).tokens, expected[1]);

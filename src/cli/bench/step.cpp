@@ -93,11 +93,12 @@ std::string spread_text(const char* name, const AnswerJson& spread) {
 }
 
 std::string step_text(const AnswerJson& json) {
-  std::string text = fmt::format("{} rows decode {:.4g} tokens, {:.0f} tokens of context, medians of {} steps",
-                                 json["batch_size"].get<int64_t>(),
-                                 json["mean_num_tokens"].get<double>(),
-                                 json["mean_context_len"].get<double>(),
-                                 json["num_steps"].get<int64_t>());
+  std::string text =
+      fmt::format("{} rows decode {:.4g} tokens, {:.0f} tokens of context, medians of {} steps",
+                  json["batch_size"].get<int64_t>(),
+                  json["mean_num_tokens"].get<double>(),
+                  json["mean_context_len"].get<double>(),
+                  json["num_steps"].get<int64_t>());
   text += spread_text("step", json["wall_us"]);
   text += spread_text("host", json["host_us"]);
   text += spread_text("  execute_model", json["execute_model_us"]);

@@ -27,12 +27,13 @@ class CommandFrame {
   void add_output_flag();
 
   struct Traits {
-    bool has_request_seed = false;        // --seed is the request's, not the engine's
-    bool takes_more_arguments = false;    // accepts arguments after MODEL
-    bool takes_model = true;              // false: -m names the model, and all arguments are others
-    bool has_engine = true;               // false: neither MODEL nor the engine's settings
-    bool runs_ranks = true;               // false: it needs no device
-    bool is_offline = false;              // nobody reads tokens as they come: prompts are not held back for them
+    bool has_request_seed = false;      // --seed is the request's, not the engine's
+    bool takes_more_arguments = false;  // accepts arguments after MODEL
+    bool takes_model = true;            // false: -m names the model, and all arguments are others
+    bool has_engine = true;             // false: neither MODEL nor the engine's settings
+    bool runs_ranks = true;             // false: it needs no device
+    bool is_offline =
+        false;  // nobody reads tokens as they come: prompts are not held back for them
     std::function<bool()> needs_model{};  // called after parsing; empty: yes
   };
   // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts logging, and

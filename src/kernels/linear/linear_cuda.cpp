@@ -190,8 +190,8 @@ void run_sm90_quant_large(Stream& stream, const LinearArgs& args) {
     piece.n = halves * count;
     piece.bias = sm90.bias == nullptr ? nullptr : sm90.bias + first;
     piece.y = static_cast<std::byte*>(sm90.y) + int64_t{first} * (sm90.y_f32 ? 4 : 2);
-    Sm90LargePlan plan =
-        sm90_large_plan(piece.m, piece.n, sm90_quant_parts(weight.kind, weight.n, weight.k), num_sms);
+    Sm90LargePlan plan = sm90_large_plan(
+        piece.m, piece.n, sm90_quant_parts(weight.kind, weight.n, weight.k), num_sms);
     plan.early_w = false;
     sm90_bf16_gemm_large_m(stream, piece, plan);
   }

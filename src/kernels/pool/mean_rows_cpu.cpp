@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/cpu_stream.h"
 #include "kernels/pool/mean_rows.h"
+
+#include "device/cpu/cpu_stream.h"
 
 #include <algorithm>
 

@@ -15,7 +15,8 @@ class BlockCopies final : public RunnerFeature {
  public:
   explicit BlockCopies(const RunnerParts& parts)
       : cache_(parts.kv_cache), kernel_blocks_(parts.groups.front().kernel_blocks_per_block()) {
-    copies_.reserve(static_cast<size_t>(parts.limits.max_num_seqs));  // a row begins with one at most
+    copies_.reserve(
+        static_cast<size_t>(parts.limits.max_num_seqs));  // a row begins with one at most
   }
 
   void stage(const SchedulerOutput& step, StagedWrites& /*staged*/) override {

@@ -27,10 +27,10 @@ struct LoraOptions {
 
 // Which features a runner has.
 struct FeatureOptions {
-  bool hidden_states = false;  // requests may ask for them
-  bool prompt_embeds = false;  // prompts may come as embeddings
-  bool block_copies = false;   // rows may begin with copies of blocks; on a CPU
-  Speculation speculation{};   // kNone: no drafts but those of `extra`
+  bool hidden_states = false;               // requests may ask for them
+  bool prompt_embeds = false;               // prompts may come as embeddings
+  bool block_copies = false;                // rows may begin with copies of blocks; on a CPU
+  Speculation speculation{};                // kNone: no drafts but those of `extra`
   const DraftModel* draft_model = nullptr;  // with that method; outlives the construction
   LoraOptions lora{};
   const Pooler* pooler =

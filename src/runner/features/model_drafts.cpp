@@ -32,8 +32,7 @@ StepLimits limits_of(const StepLimits& runner) {
 // What its attention sees: these, and the runner's steps.
 StepLimits attention_limits(const StepLimits& runner) {
   StepLimits limits = runner;
-  limits.max_num_toks =
-      std::max(runner.max_num_toks, most_draft_model_toks(runner.max_num_seqs));
+  limits.max_num_toks = std::max(runner.max_num_toks, most_draft_model_toks(runner.max_num_seqs));
   limits.max_drafts = std::max(runner.max_drafts, kLongest - 1);
   return limits;
 }
@@ -66,8 +65,7 @@ class ModelDrafts final : public RunnerFeature {
     const DType dtype = model_.facts().act_dtype;
     const int64_t width = model_.facts().hidden_size;
     const size_t bytes = static_cast<size_t>(max_num_seqs_ * width) * dtype_bytes(dtype);
-    last_hidden_ =
-        ActView(dtype, parts.arenas.workspace->alloc_bytes(bytes), max_num_seqs_, width);
+    last_hidden_ = ActView(dtype, parts.arenas.workspace->alloc_bytes(bytes), max_num_seqs_, width);
   }
 
   void vote(StepVote& vote) override {
@@ -161,10 +159,9 @@ class ModelDrafts final : public RunnerFeature {
     // The runner's logits of this step are not needed any more.
     const View<float, 2> logits = head_.last(num_rows_).rows;
     model_.compute_logits(stream, last, logits);
-    ops_.take_draft(
-        stream,
-        {idx_mapping_, logits.data, model_.facts().vocab_size, rows_.drafts(), made},
-        num_rows_);
+    ops_.take_draft(stream,
+                    {idx_mapping_, logits.data, model_.facts().vocab_size, rows_.drafts(), made},
+                    num_rows_);
   }
 
   Model& model_;

@@ -12,7 +12,7 @@ namespace warprow {
 // A smaller model that drafts for the runner's. The worker owns both.
 struct DraftModel {
   Model* model = nullptr;
-  KvPlan kv;  // all groups of the cache, and the places of this model's layers
+  KvPlan kv;                // all groups of the cache, and the places of this model's layers
   int32_t first_layer = 0;  // where they begin in the cache's list
   int32_t num_drafts = 0;
   bool batch_invariant = false;

@@ -108,8 +108,7 @@ int32_t GraphPlan::decode_bucket(int32_t num_rows, int32_t query_len) const {
 
 GraphChoice GraphPlan::choose(const StepShape& step) const {
   // Rows draft as far as it pays, so any length up to decode_len_ is one of decoding rows.
-  const bool uniform =
-      step.query_len > 0 && step.query_len <= decode_len_ && step.num_rows > 0;
+  const bool uniform = step.query_len > 0 && step.query_len <= decode_len_ && step.num_rows > 0;
   const GraphMode mode = uniform ? decode_ : mixed_;
   GraphChoice choice{GraphMode::kNone, step.num_toks, step.num_rows};
   if (mode == GraphMode::kNone || step.num_toks == 0) {

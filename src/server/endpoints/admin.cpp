@@ -93,9 +93,7 @@ ApiAnswer answer_is_paused(Served& served, const HttpRequest& /*request*/, const
 }
 
 // The body has vLLM's form: {"update_info": {"weights_path": MODEL}}.
-ApiAnswer answer_update_weights(Served& served,
-                                const HttpRequest& request,
-                                const Wake& /*wake*/) {
+ApiAnswer answer_update_weights(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
   const Result<Json> root = parse_json_object(request.body);
   if (!root) {
     return error_reply(api_error(root.error()));

@@ -37,8 +37,9 @@ Result<void> read_embeds(const char* field, const Json& value, BodyDraft& draft)
     return read;
   }
   if (files.size() > kMaxPrompts) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {} entries, must be {} or less", field, files.size(), kMaxPrompts));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: {} entries, must be {} or less", field, files.size(), kMaxPrompts));
   }
   for (const std::string& file : files) {
     const std::optional<std::vector<std::byte>> bytes = from_base64(file);

@@ -69,7 +69,9 @@ ApiAnswer answer_docs(Served& /*served*/, const HttpRequest& /*request*/, const 
   return docs_page();
 }
 
-ApiAnswer answer_dashboard(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+ApiAnswer answer_dashboard(Served& /*served*/,
+                           const HttpRequest& /*request*/,
+                           const Wake& /*wake*/) {
   return dashboard_page();
 }
 
