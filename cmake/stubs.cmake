@@ -27,7 +27,7 @@ if(WARPROW_SANITIZE)
   set(isa_flags -O1)
 endif()
 if(WARPROW_FUZZ) # no fuzz target runs a kernel
-  list(APPEND isa_flags -fno-sanitize=all)
+  list(APPEND isa_flags -fno-sanitize=fuzzer-no-link)
 endif()
 set(isa_flags_generic ${isa_flags})
 set(isa_flags_avx2 ${isa_flags} -mavx2 -mfma -mf16c)

@@ -96,7 +96,7 @@ build() {
     targets+=("$target")
   done
   case $preset in
-    fuzz | tidy | cpu-arm) needs=ci ;;
+    cpu-debug | cpu-tsan | tidy | cpu-arm) needs=ci ;;
     bench) needs=bench ;;
     package-*) needs=package ;;
   esac
