@@ -242,7 +242,29 @@ TEST_F(RouteExpertsCuda, AsTheReference) {
   }
 }
 
-// Logits are far apart, as the device's exponential may turn a close choice.
+// Whether some scores, or some sums of groups, are so close that the rounding of an exponential may turn a choice.
+bool has_close_choice(const float* logits, const Sizes& sizes, const SigmoidRule& rule) {
+  const auto count = static_cast<size_t>(sizes.num_experts);
+  const size_t of_group = count / static_cast<size_t>(rule.num_groups);
+  std::vector<double> scores(count);
+  std::vector<double> groups;
+  for (size_t e = 0; e < count; ++e) {
+    scores[e] = 1.0 / (1.0 + std::exp(-double{logits[e]})) + double{rule.bias[e]};
+  }
+  const auto is_close = [](std::vector<double>& values) {
+    std::ranges::sort(values);
+    return std::ranges::adjacent_find(values, [](double a, double b) { return b - a < 1e-6; }) !=
+           values.end();
+  };
+  for (size_t first = 0; rule.num_groups > 1 && first < count; first += of_group) {
+    std::vector<double> mine(scores.begin() + static_cast<std::ptrdiff_t>(first),
+                             scores.begin() + static_cast<std::ptrdiff_t>(first + of_group));
+    std::ranges::sort(mine, std::greater<>());
+    groups.push_back(mine[0] + mine[1]);
+  }
+  return is_close(scores) || is_close(groups);
+}
+
 TEST_F(RouteExpertsCuda, SigmoidsAndGroupsAsTheReference) {
   struct Case {
     Sizes sizes;
@@ -256,23 +278,23 @@ TEST_F(RouteExpertsCuda, SigmoidsAndGroupsAsTheReference) {
                                                          Case{{64, 6, 0, 0}, 32, 5}}) {
     for (const int64_t toks : {1, 3, 8, 50, 300}) {
       SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
-      // A row's scores are a permutation of equal steps from 0 to 1.
-      std::vector<float> logits;
       const auto count = static_cast<size_t>(sizes.num_experts);
-      std::vector<float> steps(count);
-      for (size_t e = 0; e < count; ++e) {
-        const float score = (static_cast<float>(e) + 0.5F) / static_cast<float>(count);
-        steps[e] = std::log(score / (1.0F - score));
-      }
-      for (int64_t t = 0; t < toks; ++t) {
-        std::ranges::shuffle(steps, rng_);
-        logits.insert(logits.end(), steps.begin(), steps.end());
-      }
+      const auto logits_for = [&](const SigmoidRule& rule) {
+        std::vector<float> logits;
+        for (int64_t t = 0; t < toks; ++t) {
+          std::vector<float> row = normals(count);
+          while (has_close_choice(row.data(), sizes, rule)) {
+            row = normals(count);
+          }
+          logits.insert(logits.end(), row.begin(), row.end());
+        }
+        return logits;
+      };
       SigmoidRule rule{normals(count, 0.3F), num_groups, chosen_groups, 2.5F, normals(count)};
-      expect_routed(sizes, logits, RouterScores::kSigmoid, toks % 2 == 0, -1, rule);
+      expect_routed(sizes, logits_for(rule), RouterScores::kSigmoid, toks % 2 == 0, -1, rule);
       rule.bias.assign(count, 0.0F);
       rule.expert_scales.clear();
-      expect_routed(sizes, logits, RouterScores::kSigmoid, true, toks - 1, rule);
+      expect_routed(sizes, logits_for(rule), RouterScores::kSigmoid, true, toks - 1, rule);
     }
   }
 }
