@@ -11,7 +11,8 @@ source "$root/tools/dev/arm.sh"
 
 # Compiler cache and Cargo outputs are shared, so a second checkout or preset compiles nothing again.
 export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
-export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-4G}
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-6G}
+export CCACHE_SLOPPINESS=pch_defines,time_macros # for precompiled headers; nothing here uses __DATE__ or __TIME__
 
 say() { printf '%s\n' "$*" >&2; }
 

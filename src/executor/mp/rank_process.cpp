@@ -2,8 +2,10 @@
 #include "executor/mp/rank_process.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
@@ -11,6 +13,7 @@
 #include <iterator>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -22,6 +25,8 @@ namespace {
 
 // Above the descriptors that a rank gets, so that moving one there does not overwrite the other.
 constexpr int kFreeFds = 10;
+// A process may have to wait for the driver of its GPU before it ends, SIGKILL or not.
+constexpr std::chrono::seconds kReapTime{5};
 
 // A copy with a number that is free in the child.
 class HighCopy {
@@ -86,10 +91,20 @@ RankProcess::RankProcess(RankProcess&& other) noexcept
       ended_(std::move(other.ended_)) {}
 
 RankProcess::~RankProcess() {
-  if (pid_ > 0 && !ended()) {
-    kill();
-    while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
+  if (pid_ <= 0) {
+    return;
+  }
+  kill();
+  const std::chrono::steady_clock::time_point until = std::chrono::steady_clock::now() + kReapTime;
+  while (!ended()) {
+    if (std::chrono::steady_clock::now() > until) {
+      WR_LOG_WARN("process {} (state {}) does not end {} s after SIGKILL; it is left to init",
+                 pid_,
+                 state(),
+                 kReapTime.count());
+      return;
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
@@ -101,12 +116,11 @@ const std::optional<std::string>& RankProcess::ended() {
 }
 
 // The state is the letter after the name, which stands in parentheses and may contain any.
-bool RankProcess::is_stopped() const {
+char RankProcess::state() const {
   std::ifstream file(fmt::format("/proc/{}/stat", pid_));
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const size_t name_end = text.rfind(") ");
-  const char state = name_end == text.npos ? '?' : text[name_end + 2];
-  return state == 'T' || state == 't';
+  return name_end == text.npos || name_end + 2 >= text.size() ? '?' : text[name_end + 2];
 }
 
 void RankProcess::kill() {

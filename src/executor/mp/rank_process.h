@@ -15,7 +15,7 @@ inline constexpr int kRankLifeFd = 4;    // a pipe whose other end closes when t
 
 // A process that runs one rank, a child of this one.
 //
-// Owns: the process: it is killed and reaped at the end.
+// Owns: the process: it is killed at the end, and reaped if it ends within five seconds.
 // Thread: one at a time.
 class RankProcess {
  public:
@@ -33,10 +33,12 @@ class RankProcess {
   // How it ended: "exit code 1", "signal 9 (Killed)"; nullopt while it lives.
   [[nodiscard]] const std::optional<std::string>& ended();
   // Whether it is stopped, by a signal or a debugger.
-  [[nodiscard]] bool is_stopped() const;
+  [[nodiscard]] bool is_stopped() const { return state() == 'T' || state() == 't'; }
   void kill();
 
  private:
+  [[nodiscard]] char state() const;  // of /proc/PID/stat; '?' if there is none
+
   pid_t pid_ = -1;
   int status_ = 0;
   std::optional<std::string> ended_;
