@@ -186,16 +186,18 @@ class ByteMatrix final : public TensorsMatrix {
     const TensorSource& scales = **found;
     const QuantConfig& config = checkpoint.quantisation();
     const int64_t count = scales.rows * scales.cols;
+    const bool is_block_wise = scales.rows == ceil_div(rows, config.block_rows) &&
+                               scales.cols == ceil_div(cols, config.block_cols);
     if (count == 1) {
       out->rows_each_ = rows;
       out->cols_each_ = cols;
-    } else if (count == rows && (scales.cols == 1 || scales.rows == 1)) {
-      out->cols_each_ = cols;
-    } else if (scales.rows == ceil_div(rows, config.block_rows) &&
-               scales.cols == ceil_div(cols, config.block_cols)) {
+    } else if (is_block_wise) {
       out->rows_each_ = config.block_rows;
       out->cols_each_ = config.block_cols;
       out->form_.col_unit = config.block_cols;
+    } else if (count == rows && (scales.cols == 1 || scales.rows == 1)) {
+      out->cols_each_ = cols;
+      out->of_row_ = scales.rows == 1;
     } else {
       return corrupt(
           fmt::format("tensor {} is [{}, {}]; a weight [{}, {}] wants one scale, one a row, or one "
@@ -208,7 +210,6 @@ class ByteMatrix final : public TensorsMatrix {
                       config.block_rows,
                       config.block_cols));
     }
-    out->of_row_ = count == rows && scales.rows == 1;
     const bool f8 = numbers.type == TensorType::kF8E4M3;
     out->format_ = f8 ? "F8_E4M3" : "INT8";
     out->form_.number = f8 ? QuantNumber::kF8 : QuantNumber::kQ8;

@@ -53,7 +53,7 @@ TEST(Backends, AreFoundByName) {
   EXPECT_TRUE(make("cpu_paged", DeviceFacts(), need));
   EXPECT_EQ(refusal("flash", DeviceFacts(), need),
             "unknown attention backend flash (known: auto, cpu_paged, native+flashinfer, "
-            "native, flashinfer, float32)");
+            "native, flashinfer, float32, plain)");
   EXPECT_EQ(refusal("native", DeviceFacts(), need),
             "layer 0: attention backend native does not support this device");
 }
@@ -212,14 +212,14 @@ TEST(Backends, AutoTakesFloat32ForAFloat32Cache) {
 }
 
 TEST(Backends, AutoSaysWhatEachLacks) {
-  AttentionNeed need = need_of(16, 2, 96);
+  AttentionNeed need = need_of(16, 2, 520);
   need.layer = 3;
   EXPECT_EQ(
       refusal("auto", gpu_of(80), need),
       "no attention backend for this model (native+flashinfer: layer 3, compute capability "
-      "8.0 (it wants 9.0 to 9.0); native: layer 3, head size 96; flashinfer: layer 3, compute "
-      "capability 8.0 (it wants 9.0 to 9.0); flashinfer: layer 3, head size 96; float32: layer 3, "
-      "KV cache dtype bfloat16)");
+      "8.0 (it wants 9.0 to 9.0); native: layer 3, head size 520; flashinfer: layer 3, compute "
+      "capability 8.0 (it wants 9.0 to 9.0); flashinfer: layer 3, head size 520; float32: layer 3, "
+      "head size 520; plain: layer 3, head size 520)");
 }
 
 TEST(Backends, FlashinferByNameHasKernelsForEveryGroupWindowAndGpu) {

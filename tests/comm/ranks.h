@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "tests/comm/rank_operations.h"
+#include "tests/support/sanitizers.h"
 
 #include <chrono>
 #include <csignal>
@@ -18,14 +19,14 @@ namespace warprow::test {
 using Clock = std::chrono::steady_clock;
 
 // ThreadSanitizer does not follow threads that a forked process starts.
-#if defined(__SANITIZE_THREAD__)
+#if WR_TSAN
 #define WR_SKIP_FORKS() GTEST_SKIP() << "forked ranks start threads: not under ThreadSanitizer"
 #else
 #define WR_SKIP_FORKS()
 #endif
 
 // How many operations a test with random ones runs. ThreadSanitizer is about ten times slower.
-#if defined(__SANITIZE_THREAD__)
+#if WR_TSAN
 inline constexpr int32_t kManyOperations = 500;
 #else
 inline constexpr int32_t kManyOperations = 2000;

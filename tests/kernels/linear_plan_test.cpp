@@ -161,9 +161,6 @@ TEST(LinearPlan, NoHalvesWithoutTheKernel) {
   DeviceFacts ampere = h200();
   ampere.compute_capability = 80;
   EXPECT_TRUE(none(ampere, sum));
-  LinearShape invariant = sum;
-  invariant.batch_invariant = true;
-  EXPECT_TRUE(none(h200(), invariant));
   EXPECT_TRUE(none(h200(), shape(1000, 2048, kAdd)));  // sums of squares are per 64 columns
   EXPECT_TRUE(none(h200(), shape(1024, 2048, kStore)));
 }

@@ -335,8 +335,8 @@ TEST(SchedulerDrafts, RowsOfAStepDraftEquallyMany) {
   SchedulerConfig config = drafts_config(3, 1);
   config.draft_knee = 180;
   Bench bench(config);
-  bench.add(1, tokens_from(0, 5));
-  bench.add(2, tokens_from(20, 5));
+  bench.add(1, tokens_from(0, 5), 200);
+  bench.add(2, tokens_from(20, 5), 200);
   bench.runner.run_of = [](RowId row) {
     return row == RowId{0} ? std::vector<TokenId>{7, 7, 7, 7} : std::vector<TokenId>{8};
   };
@@ -349,6 +349,7 @@ TEST(SchedulerDrafts, RowsOfAStepDraftEquallyMany) {
   for (int32_t i = 0; i < 40; ++i) {
     step_with_proposal(bench, 7);
   }
+  ASSERT_EQ(bench.step.scheduled.size(), 2U);
   EXPECT_EQ(bench.step.scheduled[0].num_drafts, 0);
   EXPECT_EQ(bench.step.scheduled[1].num_drafts, 0);
   EXPECT_GT(bench.scheduler.stats().num_undrafted, 2);

@@ -2,6 +2,7 @@
 // Rows of up to a million tokens: memory follows the tokens that rows hold.
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +61,7 @@ TEST(LongRows, AThousandRowsOfAMillionTokensCostWhatTheyHold) {
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if WR_ASAN || WR_TSAN
 constexpr int32_t kLongPrompt = kMillion / 16;
 #else
 constexpr int32_t kLongPrompt = kMillion - 8;

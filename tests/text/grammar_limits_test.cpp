@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The limits of grammars: refusals and their messages, time limits, and the cache.
+#include "tests/support/sanitizers.h"
 #include "tests/text/grammar_test_support.h"
 
 #include <atomic>
@@ -232,8 +233,7 @@ TEST(GrammarLimits, WhatBrokeALimitIsRememberedAndNotTriedAgain) {
       << "without the limit it takes a hundred seconds";
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // sanitizers have no limit on memory
+#if !WR_ASAN && !WR_TSAN  // sanitizers have no limit on memory
 TEST(GrammarLimits, MemoryIsLimited) {
   WR_NEED_SMOLLM2();
   const TextModel& model = *test::smollm2();

@@ -60,14 +60,21 @@ class Maker {
     m.embeddings = embeddings();
     fill(m.finished_rows, [&] { return row(); });
     fill(m.preempted_rows, [&] { return row(); });
+    const size_t num_ids = m.token_ids.size();
     fill(m.new_rows, [&] {
       const Span32 embeds = span_in(m.embeddings.num_vectors());
+      Span32 tokens = span_in(num_ids);
+      if (embeds.count > 0) {  // ids of its own, and as many without an id
+        tokens = {static_cast<int32_t>(m.token_ids.size()), embeds.count + 1};
+        m.token_ids.insert(m.token_ids.end(), static_cast<size_t>(embeds.count), TokenId{-1});
+        m.token_ids.push_back(number(100));
+      }
       return NewRow{row(),
                     static_cast<uint32_t>(any()),
-                    embeds.count > 0 ? embeds.count : any(),
+                    embeds.count > 0 ? tokens.count : any(),
                     any(),
                     any(),
-                    span_in(m.token_ids.size()),
+                    tokens,
                     any(),
                     params(),
                     span_in(m.stop_ids.size()),

@@ -156,13 +156,7 @@ RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind) 
       behind.k % 64 != 0) {
     return {};
   }
-  if (behind.batch_invariant) {
-    return cuda::invariant_chunks(behind, device) > 0
-               ? RowRange{1, std::numeric_limits<int64_t>::max()}
-               : RowRange{};
-  }
-  const cuda::OwnRows own = cuda::own_rows(behind, device);
-  return {own.sm80 + 1, own.all};
+  return halving_rows(behind, device);
 }
 
 }  // namespace warprow
