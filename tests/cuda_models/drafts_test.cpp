@@ -208,7 +208,7 @@ TEST_F(CudaDrafts, DraftsForItselfAreRight) {
   const SchedulerStats stats = rig.scheduler().stats();
   EXPECT_GT(stats.num_partial_prefill_steps, 0);
   EXPECT_GE(stats.num_accepted_tokens, stats.num_drafted_tokens - kRequests * 2 * 5);
-  EXPECT_GT(rig.executor().stats().graphs_full, 10);
+  EXPECT_GT(rig.num_steps(GraphMode::kFull), 10);
 }
 
 }  // namespace

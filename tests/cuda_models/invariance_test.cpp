@@ -244,29 +244,14 @@ std::vector<Axis> batch_axes() {
   };
 }
 
-// Batch axes for a model whose rows also have pages of states.
+// Batch axes for a model whose rows also have pages of states. The plan chooses its block size. So few rows have room for
+// their states that none is preempted: tests/golden/hybrid_test.cpp has preemption, on a CPU.
 std::vector<Axis> hybrid_axes() {
   std::vector<Axis> axes = batch_axes();
-  std::erase_if(axes, [](const Axis& axis) { return axis.name.starts_with("preemption"); });
-  axes.push_back({"few_blocks",
-                  [](RigOptions& o) {
-                    o.config.max_model_len = 128;
-                    o.config.max_num_seqs = 8;
-                    o.config.max_num_batched_tokens = 16;
-                    o.config.enable_prefix_caching = true;
-                    const ModelPlan plan =
-                        value_or_throw(plan_model(o.config, this_machine("cuda")));
-                    int32_t of_states = 0;
-                    for (const KvGroupSpec& group : plan.kv.groups) {
-                      of_states += 2 * group.state_pages;
-                    }
-                    o.config.kv_cache_memory_bytes =
-                        (2 * of_states + 20) * plan.kv_cache.block_bytes();
-                  },
-                  [](ModelRig& rig) {
-                    return rig.scheduler().stats().num_preemptions > 0 &&
-                           rig.scheduler().stats().num_prefix_hit_tokens > 0;
-                  }});
+  std::erase_if(axes, [](const Axis& axis) {
+    return axis.name.starts_with("preemption") || axis.name == "few_pages" ||
+           axis.name == "block_128_over_16";
+  });
   // A state would take in the token of a withheld row twice, so rows wait for their masks.
   axes.push_back({"late_masks",
                   [](RigOptions& o) { o.config.grammar_mask_delay_us = 6000; },

@@ -109,7 +109,7 @@ TEST(QuantisedAtLoad, EqualsACheckpointInFp8) {
   const TempDir plain;
   const TempDir quantised;
   const TempDir twin;
-  const QuantisedModel model{small_model("fp8"), "fp8_row"};
+  const QuantisedModel model{small_model(""), "fp8_row"};  // outputs that are multiples of 16
   expect_equal(run(model.base.write(plain), "float32", 1, "fp8"),
                run(model.write(quantised, twin).first, "float32"),
                0.0F);

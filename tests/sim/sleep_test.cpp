@@ -139,9 +139,8 @@ TEST(WeightUpdate, TakesEffectInPlace) {
   }
   EXPECT_EQ(engine->update_weights(models[1]).error().message,
             "update_weights: the engine runs; pause it first");
-  const int64_t captures = engine->stats().graph_captures;
-  EXPECT_GT(captures, 0);
-  for (const size_t to : {1, 0, 1}) {
+  int64_t captures = 0;
+  for (const size_t to : {0, 1, 0, 1}) {
     ASSERT_TRUE(engine->pause(Engine::PauseMode::kKeep));
     const auto updated = engine->update_weights(models[to]);
     ASSERT_TRUE(updated) << updated.error().message;
@@ -150,6 +149,10 @@ TEST(WeightUpdate, TakesEffectInPlace) {
     EXPECT_EQ(after.tokens, expected[to]);
     EXPECT_EQ(after.num_cached_tokens, 0) << "a prefix of the old weights";
     EXPECT_GT(answer(*engine).num_cached_tokens, 0);
+    if (captures == 0) {  // the second run of the whole prompt captures its graph
+      captures = engine->stats().graph_captures;
+    }
+    EXPECT_GT(captures, 0);
     EXPECT_EQ(engine->stats().graph_captures, captures) << "graphs were captured anew";
   }
   ASSERT_TRUE(engine->pause(Engine::PauseMode::kAbort));

@@ -144,8 +144,10 @@ struct QuantisedModel {
     const float magnitude = std::fabs(v);
     const auto above = std::lower_bound(kMagnitudes.begin(), kMagnitudes.end() - 1, magnitude);
     auto number = static_cast<int>(above - kMagnitudes.begin());
-    if (number > 0 && magnitude - *(above - 1) < *above - magnitude) {
-      --number;
+    if (number > 0) {
+      const float below = magnitude - *(above - 1);
+      const float over = *above - magnitude;
+      number -= below < over || (below == over && number % 2 == 1) ? 1 : 0;
     }
     return static_cast<uint8_t>(number + (v < 0.0F ? 128 : 0));
   }

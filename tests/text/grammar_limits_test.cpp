@@ -298,17 +298,12 @@ TEST(GrammarLimits, ASlowStepEndsItsMatcher) {
   const auto grammar = compiler.compile(GrammarKind::kRegex, "(.*a.{40}|.*b.{41}|.*c.{42})x");
   ASSERT_TRUE(grammar) << grammar.error().message;
   GrammarMatcher matcher(*grammar);
-  GrammarMatcher other(*grammar);
   Mask mask(49152);
   const auto deadline = Clock::now() + std::chrono::minutes(1);
   Result<void> filled;
-  // Steps that end before their time is checked may continue.
+  // Time is checked now and then, so nothing but steps may happen here. Those that end before it is may continue.
   while (filled && Clock::now() < deadline) {
     filled = matcher.fill_mask(mask.words());
-    const auto allowed = mask.allowed();
-    if (filled && (allowed.empty() || !matcher.accept(allowed[allowed.size() / 2]))) {
-      matcher = GrammarMatcher(*grammar);
-    }
   }
   ASSERT_FALSE(filled);
 }

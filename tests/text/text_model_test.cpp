@@ -69,7 +69,9 @@ TEST_F(HfDir, WhatIsMissingIsSaid) {
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kNotFound);
   EXPECT_EQ(none.error().message,
-            dir_ + ": the model has no tokenizer (tokenizer.json, tokenizer.model and vocab.txt are missing)");
+            dir_ +
+                ": the model has no tokenizer (tokenizer.json, tokenizer.model and vocab.txt are "
+                "missing)");
   write_tokenizer();
   const auto bare = value_or_throw(load());
   ASSERT_FALSE(bare->chat_template);

@@ -99,9 +99,9 @@ RankProcess::~RankProcess() {
   while (!ended()) {
     if (std::chrono::steady_clock::now() > until) {
       WR_LOG_WARN("process {} (state {}) does not end {} s after SIGKILL; it is left to init",
-                 pid_,
-                 state(),
-                 kReapTime.count());
+                  pid_,
+                  state(),
+                  kReapTime.count());
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
