@@ -139,13 +139,16 @@ struct Numbers<4> {
   using Vector = float4;
 };
 
-__device__ __forceinline__ void unpack(const float2& from, float (&to)[2]) {
+// Clusters alone have two columns a lane, so nothing uses those for older GPUs.
+[[maybe_unused]] __device__ __forceinline__ void unpack(const float2& from, float (&to)[2]) {
   to[0] = from.x, to[1] = from.y;
 }
 __device__ __forceinline__ void unpack(const float4& from, float (&to)[4]) {
   to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
 }
-__device__ __forceinline__ float2 pack(const float (&from)[2]) { return {from[0], from[1]}; }
+[[maybe_unused]] __device__ __forceinline__ float2 pack(const float (&from)[2]) {
+  return {from[0], from[1]};
+}
 __device__ __forceinline__ float4 pack(const float (&from)[4]) {
   return {from[0], from[1], from[2], from[3]};
 }
@@ -656,7 +659,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
 
 // The same by clusters.
 template <typename T>
-__global__ void __cluster_dims__(kSplit, 1, 1) __launch_bounds__(kMaxThreads, 2)
+__global__ void WR_CLUSTER_DIMS(kSplit) __launch_bounds__(kMaxThreads, 2)
 advance_split_heads(const __grid_constant__ Params<T> a) {
 #if __CUDA_ARCH__ >= 900
   __shared__ __align__(16) Tile<16> tile;
