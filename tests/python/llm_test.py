@@ -551,7 +551,7 @@ class ProcessTest(unittest.TestCase):
             self.assertIn(expected, done.stdout)
 
     def test_nothing_leaks(self):
-        """1,000 requests, and engines that come and go."""
+        """1,000 requests, and 20 engines that come and go."""
         params = SamplingParams(max_tokens=1)
         llm = LLM(MODEL, **SETTINGS)
         prompts = [[1, 2, 3 + i % 7] for i in range(500)]
@@ -559,7 +559,8 @@ class ProcessTest(unittest.TestCase):
             llm.generate(prompts, params, use_tqdm=False)
         gc.collect()
         before = resident_mib()
-        llm.generate(prompts, params, use_tqdm=False)
+        for _ in range(2):
+            llm.generate(prompts, params, use_tqdm=False)
         gc.collect()
         self.assertLess(resident_mib() - before, 4)
         llm.close()
@@ -803,10 +804,13 @@ class PoolingTest(unittest.TestCase):
 
     def test_for_asyncio(self):
         async def run(llm):
-            outputs = [[output async for output in llm.encode(text, pooling_task="embed")] for text in ("one", "two")]
+            vectors = []
+            for text in ("one", "two"):
+                [output] = [output async for output in llm.encode(text, pooling_task="embed")]
+                vectors.append(output.outputs.data)
             with self.assertRaisesRegex(ValueError, "pooling_task: 'sum'"):
                 await anext(llm.encode("a", pooling_task="sum"))
-            return [output.outputs.data for [output] in outputs]
+            return vectors
 
         with self.loaded("embed_qwen3") as (llm, _):
             wanted = [output.outputs.embedding for output in llm.embed(["one", "two"], use_tqdm=False)]
