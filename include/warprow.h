@@ -71,8 +71,8 @@ typedef struct warprow_engine warprow_engine;
  *
  * settings_json: an object. Its members are the settings of the command line's engine flags, with - or _:
  *   {"model": "smollm2", "max_model_len": 2048, "kv_cache_memory_bytes": "256MiB", "enable_prefix_caching": false}
- * A value is a text, a number, a boolean, or a list, which becomes a text with commas; null counts as absent. "model" is
- * needed. What is absent comes from WARPROW_... variables of the environment, else it has its default.
+ * A value is a text, a number, a boolean, a list, which becomes a text with commas, or an object (speculative_config), which
+ * becomes its JSON; null counts as absent. "model" is needed. What is absent comes from WARPROW_... variables of the environment, else it has its default.
  * Chat templates, grammars and ranks run in processes of the warprow binary: the setting worker_binary, else the
  * binary of the same build that is installed with this library. */
 WARPROW_API warprow_status warprow_engine_create(const char* settings_json, warprow_engine** engine);

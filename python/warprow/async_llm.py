@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ class _Stream:
             pass
 
     async def next(self) -> OwnedOutput:
-        output = await self._outputs.get()
+        output: OwnedOutput | None = await self._outputs.get()
         if output is None:
             raise ClosedError("the engine was closed")
         return output
@@ -254,7 +255,7 @@ class AsyncLLM:
     async def is_paused(self) -> bool:
         return self._paused
 
-    async def update_weights(self, update: str | Mapping[str, Any]) -> None:
+    async def update_weights(self, update: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         """As LLM.update_weights, between pause_generation() and resume_generation()."""
         await asyncio.to_thread(self._engine.update_weights, weights_path(update))
 
