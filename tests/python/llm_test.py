@@ -459,6 +459,14 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
             await self.collect(GREEDY, request_id="one")
         await self.llm.abort("one")
         self.assertEqual((await task)[-1].outputs[0].finish_reason, "abort")
+        early = asyncio.create_task(self.collect(ENDLESS, "One", request_id="two"))
+        same = asyncio.create_task(self.collect(GREEDY, request_id="two"))
+        await asyncio.sleep(0)  # both have begun, and none is submitted
+        await self.llm.abort("two")
+        self.assertEqual((await early)[-1].outputs[0].finish_reason, "abort")
+        with self.assertRaisesRegex(ValueError, "two"):
+            await same
+        await self.llm.abort("nobody")
 
     async def test_errors_and_chats(self):
         with self.assertRaisesRegex(ValueError, "top_p"):
