@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 from pathlib import Path
@@ -27,6 +26,7 @@ from server_test import Server  # noqa: E402
 
 PATIENCE = 60
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+KEY = {"Authorization": "Bearer secret"}
 KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, "")}
 
 
@@ -321,7 +321,7 @@ class Dashboard(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--api-key", "secret", "--kv-cache-memory-bytes", "64MiB", "--max-num-seqs", "4")
+        cls.server = Server("--api-key", "secret", "--server-dev-mode", "--kv-cache-memory-bytes", "256MiB", "--max-num-seqs", "4")
         cls.url = f"http://127.0.0.1:{cls.server.port}/"
         cls.browser = Browser()
 
@@ -339,9 +339,15 @@ class Dashboard(unittest.TestCase):
         self.assertEqual(self.browser.complaints, [])
         self.assertEqual([url for url in self.browser.requested if not url.startswith((self.url, "data:"))], [])
 
-    def complete(self, **body):
-        return self.server.ask("POST", "/v1/completions", {"prompt": "One, two, three", "ignore_eos": True, **body},
-                               {"Authorization": "Bearer secret"})[0]
+    def ask(self, path, body=None):
+        self.assertEqual(self.server.ask("POST", path, body, KEY)[0], 200)
+
+    def begin(self, max_tokens):
+        """A streamed request whose answer is not read."""
+        connection = self.server.connect()
+        body = {"prompt": "One, two, three", "ignore_eos": True, "max_tokens": max_tokens, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), KEY)
+        return connection
 
     def texts(self, selector):
         return self.browser.look(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)")
@@ -349,23 +355,22 @@ class Dashboard(unittest.TestCase):
     def test_requests_and_figures(self):
         browser = self.browser
         for max_tokens in (1, 8):
-            self.assertEqual(self.complete(max_tokens=max_tokens), 200)
+            self.ask("/v1/completions", {"prompt": "One, two, three", "ignore_eos": True, "max_tokens": max_tokens})
         browser.open(self.url + "dashboard", "show_tiles")
         browser.wait_for("document.getElementById('error').textContent.includes('401')")
         browser.fill("key", "secret")
         browser.press("Enter")
         browser.wait_for("document.querySelectorAll('#requests tr').length === 2")
         self.assertEqual(self.texts(".tile .name"), self.TILES)
-        self.assertNotIn("–", self.texts(".tile .value")[1:3])  # medians of what ended
-        running = [threading.Thread(target=self.complete, kwargs={"max_tokens": 1500}) for _ in range(6)]
-        for thread in running:
-            thread.start()
-        browser.wait_for("document.querySelectorAll('#timeline g.request').length === 8")
+        running = [self.begin(1900) for _ in range(6)]
+        browser.wait_for("parseFloat(document.querySelectorAll('.tile .value')[0].textContent) > 0")
+        self.ask("/pause?mode=keep")  # as long as this page is looked at
         browser.wait_for("document.querySelectorAll('.tile .value')[3].textContent === '4'")  # --max-num-seqs
         browser.wait_for("document.querySelectorAll('.tile .value')[4].textContent === '2'")
-        browser.wait_for("parseFloat(document.querySelectorAll('.tile .value')[0].textContent) > 0")
         browser.wait_for("parseFloat(document.querySelectorAll('.tile .value')[5].textContent) > 0")
         browser.wait_for("document.querySelectorAll('#tiles polyline').length === 6")
+        self.assertNotIn("–", self.texts(".tile .value"))
+        self.assertGreaterEqual(browser.look("document.querySelectorAll('#timeline g.request').length"), 6)
         colours = set(browser.look("[...document.querySelectorAll('#timeline rect')].map((e) => e.getAttribute('fill'))"))
         self.assertEqual(colours, {"var(--queue)", "var(--prefill)", "var(--accent)"})
         rows = self.texts("#requests tr")
@@ -375,8 +380,9 @@ class Dashboard(unittest.TestCase):
         self.assertLessEqual(browser.look("document.documentElement.scrollWidth"), 390)
         browser.wait_for("document.querySelector('#timeline svg').clientWidth <= 390")
         browser.picture("dashboard-phone")
-        for thread in running:
-            thread.join()
+        for connection in running:
+            connection.close()
+        self.ask("/resume")
         browser.wait_for("document.querySelectorAll('.tile .value')[3].textContent === '0'")
 
     def test_the_api_page(self):
