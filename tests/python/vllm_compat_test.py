@@ -14,9 +14,9 @@ import textwrap
 import unittest
 import warnings
 
-from llm_test import BUILD, MODEL, PACKAGE, ROOT, SETTINGS
+os.environ.setdefault("WARPROW_BIN", os.environ["WARPROW_BUILD"] + "/warprow")
+from llm_test import MODEL, PACKAGE, ROOT, SETTINGS  # noqa: E402
 
-os.environ.setdefault("WARPROW_BIN", str(BUILD / "warprow"))
 from cli_test import clean_environment, default_model_file  # noqa: E402
 from server_test import Server  # noqa: E402
 
