@@ -113,8 +113,8 @@ class Calls(unittest.TestCase):
         for argument, value in (("enable_lora", True), ("hf_overrides", {"a": 1}), ("kv_cache_dtype", "fp8"), ("task", "reward"), ("tokenizer", "another")):
             with self.assertRaisesRegex(UnsupportedError, argument):
                 LLM(MODEL, **{argument: value})
-        for argument, value in (("quantization", "awq"), ("runner", "draft"), ("speculative_config", {"method": "mlp"})):
-            with self.assertRaisesRegex(WarprowError, argument):
+        for argument, value in (("quantization", "awq"), ("runner", "draft"), ("speculative_config", {"method": "mlp"})):  # named as the flag
+            with self.assertRaisesRegex(WarprowError, argument.replace("_", ".")):
                 LLM(MODEL, **{argument: value})
         with self.assertRaisesRegex(ValueError, "colour: is no setting"):
             LLM(MODEL, colour=1)
