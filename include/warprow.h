@@ -71,8 +71,9 @@ typedef struct warprow_engine warprow_engine;
  *
  * settings_json: an object. Its members are the settings of the command line's engine flags, with - or _:
  *   {"model": "smollm2", "max_model_len": 2048, "kv_cache_memory_bytes": "256MiB", "enable_prefix_caching": false}
- * A value is a text, a number, a boolean, or a list, which becomes a text with commas; null counts as absent. "model" is
- * needed. What is absent comes from WARPROW_... variables of the environment, else it has its default.
+ * A value is a text, a number, a boolean, a list, which becomes a text with commas, or an object, which becomes its JSON
+ * (speculative_config); null counts as absent. "model" is needed. What is absent comes from WARPROW_... variables of the
+ * environment, else it has its default.
  * Chat templates, grammars and ranks run in processes of the warprow binary: the setting worker_binary, else the
  * binary of the same build that is installed with this library. */
 WARPROW_API warprow_status warprow_engine_create(const char* settings_json, warprow_engine** engine);
@@ -175,8 +176,9 @@ WARPROW_API void warprow_queue_destroy(warprow_queue* queue);
  *   stream      true: outputs as they come; else one output for each choice, at its end
  *   echo, stream_options and members that no request has are refused
  *   texts are the model's own: reasoning sections and tool calls are not taken apart
- *   beam_width  N, 1 to 64 or to half of max_logprobs: a beam search. The choices are its N best sequences, best first, each with one output at the
- *               end and with logprobs; length_penalty, 1 unless given. docs/sampling.md says which fields count
+ *   beam_width  N, 1 to 64 or to half of max_logprobs: a beam search. The choices are its N best sequences, best first,
+ *               each with one output at the end and with logprobs; length_penalty, 1 unless given. docs/sampling.md says
+ *               which fields count
  * Or, for a pooling model, the body of POST /pooling with one input, or of POST /score with one text_1 and one text_2 for
  * a reranker; such a request yields one output, with vectors in place of text.
  * Grammars are compiled and templates rendered before the call returns.

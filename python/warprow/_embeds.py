@@ -36,10 +36,10 @@ class PromptEmbeds:
         self.dtype = "bfloat16" if name == "bfloat16" else FORMATS.get((view.format.lstrip("<=@"), view.itemsize), "")
         if not self.dtype:
             raise ValueError(f"prompt_embeds: values of type {name or view.format}, must be float32, float16 or bfloat16")
-        if view.ndim != 2 or 0 in view.shape:
-            shape = ", ".join(map(str, view.shape))
-            raise ValueError(f"prompt_embeds: the shape [{shape}] must be [tokens, hidden size]")
-        self.num_vectors, self.width = view.shape
+        shape = view.shape or ()
+        if len(shape) != 2 or 0 in shape:
+            raise ValueError(f"prompt_embeds: the shape [{', '.join(map(str, shape))}] must be [tokens, hidden size]")
+        self.num_vectors, self.width = shape
         data = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         # from_buffer wants memory that may be written, and from_buffer_copy copies.
         self._memory = data
@@ -73,6 +73,6 @@ def _address(data: memoryview) -> int:
     buffer = _Buffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(data), ctypes.byref(buffer), 0)
     try:
-        return buffer.buf
+        return int(buffer.buf)
     finally:
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))

@@ -59,7 +59,8 @@ class Engine:
     def _json(self, function: Any) -> dict[str, Any]:
         text = ctypes.c_void_p()
         check(function(self.handle, byref(text)))
-        return json.loads(take_text(text))
+        read: dict[str, Any] = json.loads(take_text(text))
+        return read
 
     def info(self) -> dict[str, Any]:
         return self._json(lib.warprow_engine_info)

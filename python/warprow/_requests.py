@@ -83,14 +83,15 @@ def text_of(body: Mapping[str, Any]) -> str | None:
     return prompt if isinstance(prompt, str) else None
 
 
-def weights_path(update: str | Mapping[str, Any]) -> str:
+def weights_path(update: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     """Of the argument of update_weights."""
+    path: Any = update
     if isinstance(update, Mapping):
         info = update.get("update_info")
-        update = info.get("weights_path") if isinstance(info, Mapping) else None
-    if not isinstance(update, (str, os.PathLike)):
+        path = info.get("weights_path") if isinstance(info, Mapping) else None
+    if not isinstance(path, (str, os.PathLike)):
         raise ValueError('update_weights: must be a path, or {"update_info": {"weights_path": ...}}')
-    return os.fspath(update)
+    return os.fspath(path)
 
 
 def sampling_body(params: SamplingParams | None) -> dict[str, Any]:

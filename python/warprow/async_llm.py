@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ class _Stream:
             pass
 
     async def next(self) -> OwnedOutput:
-        output = await self._outputs.get()
+        output: OwnedOutput | None = await self._outputs.get()
         if output is None:
             raise ClosedError("the engine was closed")
         return output
@@ -120,7 +121,8 @@ class AsyncLLM:
         self._engine = Engine({"model": model, **engine_args}, logits_rules)
         self.info = self._engine.info()
         self._dispatcher = _Dispatcher(self._engine)
-        self._requests: dict[str, int] = {}
+        self._requests: dict[str, int | None] = {}  # None: not submitted yet
+        self._aborted_early: set[str] = set()
         self._paused = False
         self._counter = 0
 
@@ -184,11 +186,10 @@ class AsyncLLM:
             yield output
 
     def _name(self, request_id: str | None) -> str:
-        if request_id is None:
-            request_id = str(self._counter)
+        while request_id is None:
+            name = str(self._counter)
             self._counter += 1
-        elif request_id in self._requests:
-            raise ValueError(f"request_id: a request named {request_id} runs already")
+            request_id = None if name in self._requests else name
         return request_id
 
     def _answer(
@@ -201,7 +202,24 @@ class AsyncLLM:
         return self._run(assembly, body, request_id)
 
     async def _run(self, assembly: Any, body: dict[str, Any], request_id: str) -> AsyncIterator[Any]:
-        stream = _Stream()
+        if request_id in self._requests:
+            raise ValueError(f"request_id: a request named {request_id} runs already")
+        self._requests[request_id] = None
+        try:
+            stream = _Stream()
+            request = await self._submit(body, stream, request_id)
+            try:
+                while not assembly.finished:
+                    assembly.add(await stream.next())
+                    yield assembly.snapshot()
+            finally:
+                if not assembly.finished:
+                    self._dispatcher.leave(request)
+        finally:
+            del self._requests[request_id]
+            self._aborted_early.discard(request_id)
+
+    async def _submit(self, body: dict[str, Any], stream: _Stream, request_id: str) -> int:
         submission = asyncio.get_running_loop().run_in_executor(None, self._dispatcher.submit, body, stream)
         try:
             request = await asyncio.shield(submission)
@@ -209,14 +227,9 @@ class AsyncLLM:
             submission.add_done_callback(self._leave_submitted)
             raise
         self._requests[request_id] = request
-        try:
-            while not assembly.finished:
-                assembly.add(await stream.next())
-                yield assembly.snapshot()
-        finally:
-            del self._requests[request_id]
-            if not assembly.finished:
-                self._dispatcher.leave(request)
+        if request_id in self._aborted_early:
+            self._dispatcher.queue.cancel(request)
+        return request
 
     def _leave_submitted(self, submission: asyncio.Future[int]) -> None:
         if not submission.cancelled() and submission.exception() is None:
@@ -224,8 +237,12 @@ class AsyncLLM:
 
     async def abort(self, request_id: str) -> None:
         """Ends a request soon; its generator yields a last output with the finish reason "abort"."""
-        request = self._requests.get(request_id)
-        if request is not None:
+        if request_id not in self._requests:
+            return
+        request = self._requests[request_id]
+        if request is None:
+            self._aborted_early.add(request_id)
+        else:
             self._dispatcher.queue.cancel(request)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -254,7 +271,7 @@ class AsyncLLM:
     async def is_paused(self) -> bool:
         return self._paused
 
-    async def update_weights(self, update: str | Mapping[str, Any]) -> None:
+    async def update_weights(self, update: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         """As LLM.update_weights, between pause_generation() and resume_generation()."""
         await asyncio.to_thread(self._engine.update_weights, weights_path(update))
 

@@ -12,6 +12,8 @@ from ._library import Logprob as Entry
 from ._library import Logprobs as Lists
 from .outputs import Logprob
 
+_COLUMNS = ("token_id", "logprob", "rank")  # the members of an entry, in their order
+
 
 class FlatLogprobs(Sequence["dict[int, Logprob]"]):
     """Logprobs of some positions, under vLLM's names. Position i has the entries start_indices[i] to end_indices[i] - 1: first the
@@ -22,7 +24,7 @@ class FlatLogprobs(Sequence["dict[int, Logprob]"]):
     that a list of logprobs would have.
     """
 
-    def __init__(self, entries: tuple[Any, Any, Any], start_indices: Any, end_indices: Any, decode: Callable[[int], str]) -> None:
+    def __init__(self, entries: tuple[Any, ...], start_indices: Any, end_indices: Any, decode: Callable[[int], str]) -> None:
         self.token_ids, self.logprobs, self.ranks = entries
         self.start_indices = start_indices
         self.end_indices = end_indices
@@ -64,7 +66,7 @@ class FlatLogprobs(Sequence["dict[int, Logprob]"]):
             entries = [numpy.concatenate(pair) for pair in pairs]
             starts = numpy.concatenate((self.start_indices, more.start_indices + first))
             ends = numpy.concatenate((self.end_indices, more.end_indices + first))
-        return FlatLogprobs((entries[0], entries[1], entries[2]), starts, ends, self._decode)
+        return FlatLogprobs(tuple(entries), starts, ends, self._decode)
 
 
 def read_flat(output: OwnedOutput, lists: Lists, decode: Callable[[int], str], behind_first: bool = False) -> FlatLogprobs:
@@ -77,15 +79,15 @@ def read_flat(output: OwnedOutput, lists: Lists, decode: Callable[[int], str], b
         import numpy
     except ImportError:
         entries = lists.entries[: begins[-1]] if count > 0 else []
-        columns = ([e.token_id for e in entries], [e.logprob for e in entries], [e.rank for e in entries])
+        columns: tuple[Any, ...] = tuple([getattr(e, name) for e in entries] for name in _COLUMNS)
         return FlatLogprobs(columns, starts, ends, decode)
-    row = numpy.dtype([(name, "f4" if kind is ctypes.c_float else "i4") for name, kind in Entry._fields_])
+    row = numpy.dtype([(name, "f4" if name == "logprob" else "i4") for name in _COLUMNS])
     if begins[-1] == 0:
         table = numpy.zeros(0, row)
     else:
-        memory = (Entry * begins[-1]).from_address(ctypes.addressof(lists.entries.contents))
-        memory.owner = output  # type: ignore[attr-defined]  # as long as a view of the memory lives
+        memory: Any = (Entry * begins[-1]).from_address(ctypes.addressof(lists.entries.contents))
+        memory.owner = output  # as long as a view of the memory lives
         table = numpy.frombuffer(memory, row)
         table.flags.writeable = False
-    columns = (table["token_id"], table["logprob"], table["rank"])
+    columns = tuple(table[name] for name in _COLUMNS)
     return FlatLogprobs(columns, numpy.array(starts, numpy.int64), numpy.array(ends, numpy.int64), decode)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -34,7 +36,7 @@ from .tokenizer import Tokenizer
 WAIT_MS = 100
 
 Params = TypeVar("Params", SamplingParams, PoolingParams)
-Done = TypeVar("Done", Assembly, PooledAssembly)
+Done = Assembly | PooledAssembly
 
 
 class LLM:
@@ -72,7 +74,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers to prompts, in their order: texts, token ids, or dicts with `prompt`, `prompt_token_ids` or
         `prompt_embeds`."""
-        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
+        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         bodies = []
         for prompt, params in zip(some, _each(sampling_params, len(some))):
             body = prompt_body(prompt)
@@ -121,7 +123,7 @@ class LLM:
         """The beam_width best answers to each prompt. All prompts run in one batch; concurrency_limit has no effect."""
         if lora_request is not None:
             raise UnsupportedError("lora_request: adapters are not supported")
-        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
+        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         with_logprobs = SamplingParams(logprobs=2 * params.beam_width)
         bodies = [(self._assembly(None, with_logprobs), {**params.body(), **prompt_body(prompt)}) for prompt in some]
         return [self._beams(output) for output in self._answers(bodies, use_tqdm, None)]
@@ -135,7 +137,7 @@ class LLM:
             sequences.append(
                 BeamSearchSequence(
                     tokens,
-                    choice.logprobs or [],
+                    list(choice.logprobs or []),
                     choice.cumulative_logprob or 0.0,
                     self._engine.decode(tokens, False),
                     choice.finish_reason,
@@ -152,7 +154,7 @@ class LLM:
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """The vectors of a pooling model for prompts, in their order; without a task what the model yields."""
-        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
+        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         bodies = []
         for prompt, params in zip(some, _each(pooling_params, len(some), "pooling_params")):
             number = str(next(self._numbers))
@@ -243,12 +245,12 @@ class LLM:
 
     def _run(
         self,
-        bodies: Sequence[tuple[Assembly | PooledAssembly, dict[str, Any]]],
+        bodies: Sequence[tuple[Done, dict[str, Any]]],
         use_tqdm: bool | Callable[..., Any],
     ) -> None:
         """Submits the requests and gives their assemblies the outputs."""
         queue = Queue(self._engine)
-        running: dict[int, Assembly | PooledAssembly] = {}
+        running: dict[int, Done] = {}
         try:
             for assembly, body in bodies:
                 running[queue.submit(body)] = assembly
@@ -258,9 +260,7 @@ class LLM:
             queue.close()
 
     @staticmethod
-    def _finished(
-        queue: Queue, running: dict[int, Assembly | PooledAssembly]
-    ) -> Iterable[Assembly | PooledAssembly]:
+    def _finished(queue: Queue, running: dict[int, Done]) -> Iterable[Done]:
         """The requests, as they finish."""
         while running:
             status, output = queue.wait(WAIT_MS)
@@ -288,7 +288,7 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         self._engine.reset_prefix_cache()
 
-    def update_weights(self, update: str | Mapping[str, Any]) -> None:
+    def update_weights(self, update: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         """Replaces the weights by those of another checkpoint of the same model, in place: a path, or vLLM's
         {"update_info": {"weights_path": ...}}. Requests of other threads go on with the new weights."""
         model = weights_path(update)
@@ -313,10 +313,10 @@ def _each(params: Params | Sequence[Params] | None, count: int, name: str = "sam
 
 def _progress(items: Iterable[Done], total: int, use_tqdm: bool | Callable[..., Any]) -> Iterable[Done]:
     """The items, with a progress bar if it is wanted and tqdm is installed."""
-    bar = use_tqdm
+    bar: Any = use_tqdm
     if use_tqdm is True:
         try:
-            from tqdm.auto import tqdm as bar
+            bar = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
             bar = False
     return _with_speed(bar(items, total=total, desc="Processed prompts")) if callable(bar) else items

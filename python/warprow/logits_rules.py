@@ -7,14 +7,14 @@ import ctypes
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from ._library import LogitsRule, RowLogits, byref, check, lib
 
 # rule(token_ids, logits, num_prompt_tokens): the request's tokens so far, the prompt first, which cannot be written; and a float32 view
 # of the logits of the next token, which can. Both are memoryviews, which numpy.asarray takes without a copy, and are gone after the
 # call. An attribute changes_argmax = False says that the rule never changes which logit is the largest: greedy requests skip it.
-Rule = Callable[[memoryview, memoryview, int], Any]
+Rule: TypeAlias = "Callable[[memoryview[int], memoryview[float], int], Any]"
 
 
 def _function(rule: Rule) -> Any:

@@ -121,8 +121,8 @@ def _array(output: OwnedOutput, of_tokens: bool) -> Any:
     import numpy
 
     new = output.contents
-    memory = (ctypes.c_float * new.num_pooled).from_address(ctypes.addressof(new.pooled.contents))
-    memory.owner = output  # type: ignore[attr-defined]
+    memory: Any = (ctypes.c_float * new.num_pooled).from_address(ctypes.addressof(new.pooled.contents))
+    memory.owner = output
     vectors = numpy.frombuffer(memory, numpy.float32)
     vectors.flags.writeable = False
     return vectors.reshape(-1, new.pooled_width) if of_tokens else vectors
@@ -141,7 +141,7 @@ def pooling_request(
     return body, PooledAssembly(request_id, task is not None and task.startswith("token_"), as_numpy)
 
 
-def retyped(output: PoolingRequestOutput[PoolingOutput], outputs: Pooled) -> PoolingRequestOutput[Pooled]:
+def retyped(output: PoolingRequestOutput[Any], outputs: Pooled) -> PoolingRequestOutput[Pooled]:
     return PoolingRequestOutput(output.request_id, outputs, output.prompt_token_ids, output.num_cached_tokens)
 
 

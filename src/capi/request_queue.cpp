@@ -109,6 +109,7 @@ EncodedPrompts encode(Served& served, ReadBody& read) {
   if (const auto known = served.names.check(body.model, body.ignored); !known) {
     return tl::unexpected(known.error());
   }
+  (void)take_adapter(served, body);
   return fitting_prompts(served, read.is_chat ? &prepare_chat : &prepare_completions, body);
 }
 

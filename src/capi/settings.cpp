@@ -25,11 +25,11 @@ Result<std::string> text_of(const std::string& name, const Json& value) {
   if (value.is_string()) {
     return value.get<std::string>();
   }
-  if (value.is_boolean() || value.is_number()) {
+  if (value.is_boolean() || value.is_number() || value.is_object()) {
     return value.dump();
   }
   if (!value.is_array()) {
-    return wrong_value(name, "text, a number, true, false or a list", value);
+    return wrong_value(name, "text, a number, true, false, a list or an object", value);
   }
   std::string joined;
   for (const Json& entry : value) {

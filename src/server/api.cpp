@@ -106,7 +106,7 @@ std::span<const Api::Route> Api::routes() {
       {.method = "GET", .path = "/server_info", .handle = &answer_server_info, .dev = true},
       {.method = "POST", .path = "/pause", .handle = &answer_pause, .effort = Effort::kCommand, .dev = true},
       {.method = "POST", .path = "/resume", .handle = &answer_resume, .effort = Effort::kCommand, .dev = true},
-      {.method = "POST", .path = "/update_weights", .handle = &answer_update_weights, .effort = Effort::kCommand, .dev = true},
+      {.method = "POST", .path = "/update_weights", .handle = &answer_update_weights, .effort = Effort::kUpdate, .dev = true},
       {.method = "GET", .path = "/is_paused", .handle = &answer_is_paused, .dev = true},
       {.method = "POST", .path = "/start_profile", .handle = &answer_start_profile, .effort = Effort::kCommand, .dev = true},
       {.method = "POST", .path = "/stop_profile", .handle = &answer_stop_profile, .effort = Effort::kCommand, .dev = true}};

@@ -112,6 +112,27 @@ static int check_refusals(warprow_queue* queue) {
   return 0;
 }
 
+/* A vector between two ids; tests/python/llm_test.py compares the answers of vectors and ids. */
+static int check_embeds(warprow_queue* queue) {
+  enum { kWidth = 576, kNoType = 7 };
+  static float row[kWidth];
+  const char* body = "{\"prompt\": [504, -1, 314], \"max_tokens\": 2, \"ignore_eos\": true}";
+  uint64_t request = 0;
+  warprow_output* output = NULL;
+  CHECK(warprow_queue_submit_embeds(queue, body, NULL, WARPROW_FLOAT32, 1, kWidth, &request) == WARPROW_INVALID_ARGUMENT);
+  CHECK(warprow_queue_submit_embeds(queue, body, row, kNoType, 1, kWidth, &request) == WARPROW_INVALID_ARGUMENT);
+  CHECK(warprow_queue_submit_embeds(queue, body, row, WARPROW_FLOAT32, 0, kWidth, &request) == WARPROW_INVALID_ARGUMENT);
+  CHECK(warprow_queue_submit_embeds(queue, body, row, WARPROW_FLOAT32, 2, kWidth / 2, &request) == WARPROW_INVALID_ARGUMENT);
+  CHECK(strstr(warprow_last_error(), "prompt_embeds: ") != NULL);
+  CHECK(warprow_queue_submit_embeds(queue, body, row, WARPROW_FLOAT32, 1, kWidth, &request) == WARPROW_OK);
+  row[0] = 1; /* they were copied */
+  CHECK(warprow_queue_wait(queue, -1, &output) == WARPROW_OK);
+  CHECK(output->request == request && output->is_last && output->num_token_ids == 2);
+  CHECK(output->num_prompt_token_ids == 3 && output->prompt_token_ids[1] == -1);
+  warprow_output_free(output);
+  return 0;
+}
+
 static int check_fork(warprow_engine* engine, warprow_queue* queue) {
   const pid_t child = fork();
   if (child == 0) {
@@ -156,7 +177,7 @@ int main(int argc, char** argv) {
   CHECK(refuses("{}", WARPROW_INVALID_ARGUMENT, "model") == 0);
   CHECK(refuses("[]", WARPROW_INVALID_ARGUMENT, "JSON object") == 0);
 
-  snprintf(settings, sizeof settings, "{\"model\": \"%s\", \"kv_cache_memory_bytes\": \"64MiB\", \"max-model-len\": 512}", argv[1]);
+  snprintf(settings, sizeof settings, "{\"model\": \"%s\", \"kv_cache_memory_bytes\": \"64MiB\", \"max-model-len\": 512, \"enable_prompt_embeds\": true}", argv[1]);
   CHECK(warprow_engine_create(settings, &engine) == WARPROW_OK);
   CHECK(warprow_engine_info(engine, &json) == WARPROW_OK && strstr(json, "\"max_model_len\":512") != NULL);
   warprow_free(json);
@@ -169,6 +190,7 @@ int main(int argc, char** argv) {
   CHECK(answer(queue, "{\"prompt\": [504, 3575, 282, 4649, 314], \"max_tokens\": 8, \"temperature\": 0, \"logprobs\": 0, \"stream\": true}", 1, 0) == 0);
   CHECK(check_cancel(queue) == 0);
   CHECK(check_refusals(queue) == 0);
+  CHECK(check_embeds(queue) == 0);
   CHECK(check_fork(engine, queue) == 0);
   CHECK(check_reset(engine) == 0);
   CHECK(warprow_engine_sleep(engine, 3) == WARPROW_INVALID_ARGUMENT);

@@ -21,7 +21,7 @@ client_env.need("agents", "agents", "pydantic_ai")
 
 import agents  # noqa: E402
 import openai  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+from pydantic import BaseModel, ConfigDict  # noqa: E402
 from pydantic_ai import Agent, ToolOutput  # noqa: E402
 from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturnPart  # noqa: E402
 from pydantic_ai.models.anthropic import AnthropicModel  # noqa: E402
@@ -38,6 +38,8 @@ WEATHER = {"Paris": "18 degrees and sunny", "Oslo": "4 degrees and rain"}
 
 
 class Report(BaseModel):
+    model_config = ConfigDict(extra="forbid")  # the grammar allows these members alone, over /v1/messages too
+
     city: City
     warm: bool
 
@@ -61,9 +63,10 @@ class Served(unittest.IsolatedAsyncioTestCase):
 class OpenAIAgents(Served):
     """The Agents SDK's default: the Responses API."""
 
-    def setUp(self):
+    async def asyncSetUp(self):
         agents.set_tracing_disabled(True)
         client = openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="k", max_retries=0)
+        self.addAsyncCleanup(client.close)
         self.model = agents.OpenAIResponsesModel(model=MODEL, openai_client=client)
         self.called = called = []
 

@@ -6,6 +6,7 @@ Usage and environment as tests/e2e/server_test.py. The package comes from tools/
 77, which ctest shows as skipped.
 """
 
+import asyncio
 import sys
 import unittest
 
@@ -56,6 +57,21 @@ class Anthropic(unittest.TestCase):
         whole = self.create(system="Be brief.")
         count = self.client.messages.count_tokens(model=MODEL, messages=QUESTION, system="Be brief.")
         self.assertEqual(count.input_tokens, whole.usage.input_tokens + whole.usage.cache_read_input_tokens)
+
+    def test_models(self):
+        self.assertEqual([model.id for model in self.client.models.list()], [MODEL])
+        self.assertEqual(self.client.models.retrieve(MODEL).id, MODEL)
+
+    def test_async(self):
+        async def run():
+            async with anthropic.AsyncAnthropic(base_url=self.url, api_key="k", max_retries=0) as client:
+                answers = await asyncio.gather(*(client.messages.create(model=MODEL, max_tokens=6, messages=QUESTION, **GREEDY) for _ in range(3)))
+                async with client.messages.stream(model=MODEL, max_tokens=6, messages=QUESTION, **GREEDY) as stream:
+                    streamed = await stream.get_final_text()
+            return {answer.content[0].text for answer in answers}, streamed
+
+        whole, streamed = asyncio.run(run())
+        self.assertEqual(whole, {streamed})
 
     def test_stop_sequence(self):
         text = self.create().content[0].text

@@ -50,6 +50,7 @@ class OpenAI(unittest.TestCase):
 
     def test_models(self):
         self.assertEqual([model.id for model in self.client.models.list()], [MODEL])
+        self.assertEqual(self.client.models.retrieve(MODEL).id, MODEL)
 
     def test_completions(self):
         whole = self.client.completions.create(model=MODEL, prompt=PROMPT, temperature=0, max_tokens=12, logprobs=2)

@@ -488,7 +488,7 @@ class Weights(unittest.TestCase):
         good = self.file([5, 6])
         cases = [
             ({"prompt_embeds": "###"}, "prompt_embeds: is no base64"),
-            ({"prompt_embeds": "QUJD"}, "prompt_embeds: safetensors"),
+            ({"prompt_embeds": "QUJD"}, "prompt_embeds: 'safetensors': not a safetensors file"),
             ({"prompt_embeds": [good, 5]}, "prompt_embeds: must be"),
             ({"prompt_embeds": good, "prompt": [[-1, -1], [-1, -1]]}, "1 entries for 2 prompts with places"),
             ({"prompt_embeds": good, "prompt": [-1]}, "2 vectors for 1 places"),
@@ -496,7 +496,7 @@ class Weights(unittest.TestCase):
             ({"prompt_embeds": good, "prompt_logprobs": 1}, "prompt_logprobs: a prompt with prompt_embeds"),
             ({"prompt_embeds": good, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens: not supported"),
             ({"prompt_embeds": self.file(list(range(3, 99)) * 3)}, "maximum context length"),
-            ({"prompt_embeds": base64.b64encode(self.model.safetensors([5])[:-4]).decode()}, "prompt_embeds: safetensors"),
+            ({"prompt_embeds": base64.b64encode(self.model.safetensors([5])[:-4]).decode()}, "prompt_embeds: 'safetensors': the file ends early"),
         ]
         for fields, text in cases:
             with self.subTest(text):

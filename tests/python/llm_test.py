@@ -14,9 +14,11 @@ import gc
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -33,6 +35,7 @@ if not os.environ.get("WARPROW_INSTALLED"):
     sys.path.insert(0, PACKAGE["PYTHONPATH"])
     os.environ.update(PACKAGE)
 from cli_test import MODEL, clean_environment, default_model_file  # noqa: E402
+from lora_test import write_adapter  # noqa: E402
 from tiny_model import TinyModel  # noqa: E402
 
 import warprow  # noqa: E402
@@ -456,6 +459,14 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
             await self.collect(GREEDY, request_id="one")
         await self.llm.abort("one")
         self.assertEqual((await task)[-1].outputs[0].finish_reason, "abort")
+        early = asyncio.create_task(self.collect(ENDLESS, "One", request_id="two"))
+        same = asyncio.create_task(self.collect(GREEDY, request_id="two"))
+        await asyncio.sleep(0)  # both have begun, and none is submitted
+        await self.llm.abort("two")
+        self.assertEqual((await early)[-1].outputs[0].finish_reason, "abort")
+        with self.assertRaisesRegex(ValueError, "two"):
+            await same
+        await self.llm.abort("nobody")
 
     async def test_errors_and_chats(self):
         with self.assertRaisesRegex(ValueError, "top_p"):
@@ -551,7 +562,7 @@ class ProcessTest(unittest.TestCase):
             self.assertIn(expected, done.stdout)
 
     def test_nothing_leaks(self):
-        """1,000 requests, and engines that come and go."""
+        """1,000 requests, and 20 engines that come and go."""
         params = SamplingParams(max_tokens=1)
         llm = LLM(MODEL, **SETTINGS)
         prompts = [[1, 2, 3 + i % 7] for i in range(500)]
@@ -559,7 +570,8 @@ class ProcessTest(unittest.TestCase):
             llm.generate(prompts, params, use_tqdm=False)
         gc.collect()
         before = resident_mib()
-        llm.generate(prompts, params, use_tqdm=False)
+        for _ in range(2):
+            llm.generate(prompts, params, use_tqdm=False)
         gc.collect()
         self.assertLess(resident_mib() - before, 4)
         llm.close()
@@ -660,6 +672,27 @@ class PromptEmbedsTest(unittest.TestCase):
                 return [output async for output in llm.generate(prompt, self.PARAMS)][-1].outputs[0].token_ids
 
         self.assertEqual(asyncio.run(run()), expected)
+
+
+class AdaptersTest(unittest.TestCase):
+    def test_the_name_is_the_model(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(ROOT / "tests/golden/tiny/qwen3", Path(folder) / "model")
+            shutil.copy(ROOT / "tests/golden/tiny/embed_qwen3/tokenizer.json", model)
+            for seed, name in ((0, "one"), (1, "two")):
+                write_adapter(Path(folder) / name, seed)
+            modules = [f"{name}={folder}/{name}" for name in ("one", "two")]
+            settings = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "threads": 1, "max_model_len": 128, "max_cpu_loras": 2}
+            prompt = list(range(3, 20))
+            with LLM(str(model), enable_lora=True, lora_modules=modules, **settings) as llm:
+                params = [SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, extra_args=extra)
+                          for extra in ({}, {"model": "one"}, {"model": "two"})]
+                alone = [llm.generate([prompt], one, use_tqdm=False)[0].outputs[0].token_ids for one in params]
+                self.assertEqual(len(set(map(tuple, alone))), 3)
+                together = llm.generate([prompt] * 3, params, use_tqdm=False)
+                self.assertEqual([output.outputs[0].token_ids for output in together], alone)
+                with self.assertRaisesRegex(warprow.NotFoundError, "model: 'three'"):
+                    llm.generate([prompt], SamplingParams(extra_args={"model": "three"}), use_tqdm=False)
 
 
 class WeightsTest(unittest.TestCase):
@@ -803,10 +836,13 @@ class PoolingTest(unittest.TestCase):
 
     def test_for_asyncio(self):
         async def run(llm):
-            outputs = [[output async for output in llm.encode(text, pooling_task="embed")] for text in ("one", "two")]
+            vectors = []
+            for text in ("one", "two"):
+                [output] = [output async for output in llm.encode(text, pooling_task="embed")]
+                vectors.append(output.outputs.data)
             with self.assertRaisesRegex(ValueError, "pooling_task: 'sum'"):
                 await anext(llm.encode("a", pooling_task="sum"))
-            return [output.outputs.data for [output] in outputs]
+            return vectors
 
         with self.loaded("embed_qwen3") as (llm, _):
             wanted = [output.outputs.embedding for output in llm.embed(["one", "two"], use_tqdm=False)]

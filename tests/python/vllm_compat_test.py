@@ -14,13 +14,13 @@ import textwrap
 import unittest
 import warnings
 
-from llm_test import BUILD, MODEL, PACKAGE, SETTINGS
+os.environ.setdefault("WARPROW_BIN", os.environ["WARPROW_BUILD"] + "/warprow")
+from llm_test import MODEL, PACKAGE, ROOT, SETTINGS  # noqa: E402
 
-os.environ.setdefault("WARPROW_BIN", str(BUILD / "warprow"))
 from cli_test import clean_environment, default_model_file  # noqa: E402
 from server_test import Server  # noqa: E402
 
-from warprow import UnsupportedError, vllm_compat  # noqa: E402
+from warprow import UnsupportedError, WarprowError, vllm_compat  # noqa: E402
 
 vllm_compat.install()
 import vllm  # noqa: E402
@@ -41,7 +41,8 @@ class Names(unittest.TestCase):
         from vllm.entrypoints.llm import LLM as same
         from vllm.inputs import TextPrompt
         from vllm.lora.request import LoRARequest  # noqa: F401
-        from vllm.outputs import CompletionOutput, RequestOutput
+        from vllm.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput  # noqa: F401
+        from vllm.pooling_params import PoolingParams  # noqa: F401
         from vllm.renderers.hf import resolve_chat_template as again
         from vllm.sampling_params import BeamSearchParams, GuidedDecodingParams  # noqa: F401
         from vllm.tokenizers import get_tokenizer
@@ -109,9 +110,11 @@ class Calls(unittest.TestCase):
         self.assertEqual(len(chat[0].outputs[0].token_ids), 4)
 
     def test_what_would_change_an_answer_is_refused(self):
-        for argument, value in (("quantization", "awq"), ("enable_lora", True), ("hf_overrides", {"a": 1}), ("max_logprobs", 100),
-                                ("kv_cache_dtype", "fp8"), ("runner", "pooling"), ("tokenizer", "another")):
+        for argument, value in (("enable_lora", True), ("hf_overrides", {"a": 1}), ("kv_cache_dtype", "fp8"), ("task", "reward"), ("tokenizer", "another")):
             with self.assertRaisesRegex(UnsupportedError, argument):
+                LLM(MODEL, **{argument: value})
+        for argument, value in (("quantization", "awq"), ("runner", "draft"), ("speculative_config", {"method": "mlp"})):  # named as the flag
+            with self.assertRaisesRegex(WarprowError, argument.replace("_", ".")):
                 LLM(MODEL, **{argument: value})
         with self.assertRaisesRegex(ValueError, "colour: is no setting"):
             LLM(MODEL, colour=1)
@@ -120,6 +123,21 @@ class Calls(unittest.TestCase):
                 self.llm.generate("x", params, use_tqdm=False)
         with self.assertRaisesRegex(UnsupportedError, "lora_request"):
             self.llm.generate("x", lora_request=vllm_compat.LoRARequest("a", 1, "b"), use_tqdm=False)
+
+    def test_a_pooling_model(self):
+        folder = ROOT / "tests/golden/tiny/embed_qwen3"
+        for arguments in ({}, {"task": "embed"}, {"runner": "pooling", "convert": "none"}):
+            with LLM(str(folder), dtype="float32", kv_cache_memory_bytes="1MiB", max_model_len=128, **arguments) as llm:
+                [output] = llm.embed("some text", use_tqdm=False, pooling_params=vllm.PoolingParams(dimensions=16))
+                self.assertIsInstance(output.outputs, vllm.EmbeddingOutput)
+                self.assertEqual(len(output.outputs.embedding), 16)
+
+    def test_drafts(self):
+        greedy = SamplingParams(temperature=0, max_tokens=24)
+        expected = self.llm.generate("1 2 3 1 2 3 1 2", greedy, use_tqdm=False)[0].outputs[0].token_ids
+        with LLM(MODEL, speculative_config={"method": "ngram", "num_speculative_tokens": 3}, **SETTINGS) as llm:
+            self.assertEqual(llm.generate("1 2 3 1 2 3 1 2", greedy, use_tqdm=False)[0].outputs[0].token_ids, expected)
+            self.assertGreater(llm.state()["drafts"]["accepted"], 0)
 
     def test_dtypes(self):
         from warprow.vllm_compat._llm import _settings

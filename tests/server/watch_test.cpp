@@ -114,6 +114,29 @@ TEST_F(Watched, MetricsBearVllmsNames) {
   EXPECT_THAT(text, HasSubstr("warprow:http_requests_total{path=\"/health\",status=\"200\"} 1\n"));
 }
 
+TEST_F(Watched, ChoicesOfOnePromptCountTogether) {
+  const std::string labels = R"({model_name="m",engine="0")";
+  const auto group = std::make_shared<ChoiceGroup>(ChoiceGroup{.num_running = 2});
+  ChoiceRecord choice = record("cmpl-two");
+  choice.group = group;
+  watch_.journal.reserve(2, 9);
+  const auto first = watch_.journal.begin(choice);
+  const auto second = watch_.journal.begin(choice);
+  RequestUpdate seven = update({1, 2, 3, 4, 5, 6, 7}, FinishReason::kStop);
+  seven.num_cached_tokens = 2;
+  first->note(seven);
+  const std::string before = watch_.metrics.text(*engine_, "m");
+  EXPECT_THAT(before, HasSubstr("vllm:request_max_num_generation_tokens_count" + labels + "} 0"));
+  second->note(update({1}, FinishReason::kStop));
+  const std::string text = watch_.metrics.text(*engine_, "m");
+  EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum" + labels + "} 7\n"));
+  const std::string by_source = "vllm:prompt_tokens_by_source_total" + labels + ",source=\"";
+  EXPECT_THAT(text, HasSubstr(by_source + "local_compute\"} 7\n"));  // 3 of each, less the 2
+  EXPECT_THAT(text, HasSubstr(by_source + "local_cache_hit\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr(labels + ",sleep_state=\"awake\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr(labels + ",sleep_state=\"discard_all\"} 0\n"));
+}
+
 TEST_F(Watched, StateListsLiveRequests) {
   const json state =
       json::parse(engine_state_json(*engine_, watch_, {"m", "1.2.3"}, kDefaultStallSeconds));

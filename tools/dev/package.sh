@@ -121,18 +121,44 @@ wheel() {
   write_sums
 }
 
-# check_wheel FILE: installs it into a fresh environment, without a network, and tests it there.
+# pythons: the interpreters from 3.10 on that are here, one of each version: python3 first, then those named python3.N and those of
+# WARPROW_PYTHONS (paths with spaces between them).
+pythons() {
+  local python version seen=' '
+  for python in python3 python3.{10..19} ${WARPROW_PYTHONS:-}; do
+    version=$("$python" -c 'import sys, ctypes, venv; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+    if [[ $seen == *" $version "* || ${version#3.} -lt 10 ]]; then continue; fi
+    seen+="$version "
+    echo "$python"
+  done
+}
+
+# check_wheel FILE [ARGS OF THE TEST]: installs it into fresh environments of every Python that is here, without a network, tests it
+# there (without arguments a part of tests/python/llm_test.py), and takes it away again. Whether the library would load into other versions: it uses
+# no symbol of CPython, and abi3audit finds nothing if tools/fetch_clients.sh has fetched it.
 check_wheel() {
-  local venv=$root/build/package-cpu/venv
-  rm -rf "$venv"
-  python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --no-index "$1"
-  "$venv/bin/pip" check
-  "$venv/bin/warprow" --version
-  if [[ -f $cache/SmolLM2-135M-Instruct.Q4_1.gguf ]]; then
-    (cd / && WARPROW_INSTALLED=1 WARPROW_BUILD=$root/build/package-cpu "$venv/bin/python" "$root/tests/python/llm_test.py" \
-      -k tokens_are -k ranks -k live_engine -k interrupt)
-  fi
+  local wheel=$1 folder=$root/build/package-cpu/pythons python venv pip audit=$cache/clients/abi3audit/bin/abi3audit
+  shift
+  [[ $# -gt 0 ]] || set -- -k tokens_are -k ranks -k live_engine -k interrupt
+  rm -rf "$folder" && mkdir -p "$folder"
+  python3 -m venv "$folder/pip"
+  pip=$folder/pip/bin/pip
+  for python in $(pythons); do
+    venv=$folder/$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    "$python" -m venv --without-pip "$venv"
+    "$pip" --python "$venv/bin/python" install --quiet --no-index "$wheel"
+    "$pip" --python "$venv/bin/python" check
+    "$venv/bin/warprow" --version
+    if [[ -f $cache/SmolLM2-135M-Instruct.Q4_1.gguf ]]; then
+      (cd / && WARPROW_INSTALLED=1 WARPROW_BUILD=$root/build/package-cpu "$venv/bin/python" "$root/tests/python/llm_test.py" "$@")
+    fi
+    "$pip" --python "$venv/bin/python" uninstall --quiet --yes warprow
+    if find "$venv" -name 'warprow*' | grep .; then die "the wheel leaves files behind in $venv"; fi
+    say "the wheel works in $("$python" --version)"
+  done
+  (cd "$folder" && python3 -m zipfile -e "$wheel" wheel && cp wheel/warprow/lib/libwarprow.so.1 warprow.abi3.so)
+  if nm -D --undefined-only "$folder/warprow.abi3.so" | grep -E ' _?Py'; then die "the library uses symbols of CPython"; fi
+  if [[ -x $audit ]]; then "$audit" --strict --summary --assume-minimum-abi3 3.10 "$folder/warprow.abi3.so"; fi
 }
 
 # install_here [--prefix DIR] [cpu|cuda]: the same files under a prefix of this machine.

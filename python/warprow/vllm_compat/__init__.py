@@ -11,26 +11,46 @@ docs/python.md says what differs.
 from ..beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from ..flat_logprobs import FlatLogprobs
 from ..outputs import CompletionOutput, Logprob, RequestOutput
+from ..pooling import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
 from ..sampling_params import RequestOutputKind, StructuredOutputsParams
 from ._inputs import EmbedsPrompt, LoRARequest, TextPrompt, TokensPrompt, get_tokenizer, resolve_chat_template
 from ._llm import LLM, GuidedDecodingParams, SamplingParams
 from ._modules import VERSION as __version__
 from ._modules import install
 
+# vLLM has a class for each kind of output.
+ClassificationRequestOutput = EmbeddingRequestOutput = ScoringRequestOutput = PoolingRequestOutput
+
 __all__ = [
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EmbedsPrompt",
     "FlatLogprobs",
     "GuidedDecodingParams",
     "LLM",
     "LoRARequest",
     "Logprob",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",

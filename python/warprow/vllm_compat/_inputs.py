@@ -34,13 +34,13 @@ class LoRARequest:
 
 def get_tokenizer(tokenizer_name: Any, *args: Any, tokenizer_mode: str = "auto", revision: str | None = None, **options: Any) -> Any:
     """The tokenizer of transformers, as vLLM's function gives it. The engine has its own, of LLM.get_tokenizer()."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     options["use_fast"] = tokenizer_mode != "slow"
     return AutoTokenizer.from_pretrained(tokenizer_name, *args, revision=revision, **options)
 
 
-def resolve_chat_template(tokenizer: Any, chat_template: str | None = None, tools: Any = None, **options: Any) -> str | None:
+def resolve_chat_template(tokenizer: Any, chat_template: str | None = None, tools: Any = None, **options: Any) -> Any:
     """The template that is given, else the tokenizer's own."""
     if chat_template is not None:
         return chat_template

@@ -41,7 +41,6 @@ _WITHOUT_EFFECT = {
 }
 # Arguments with the values that change nothing; others are refused.
 _HARMLESS: dict[str, tuple[Any, ...]] = {
-    "convert": ("auto", "none"),
     "data_parallel_size": (1,),
     "enable_expert_parallel": (False,),
     "enable_lora": (False,),
@@ -49,14 +48,18 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "kv_cache_dtype": ("auto",),
     "override_pooler_config": (),
     "pooler_config": (),
-    "quantization": (),
-    "runner": ("auto", "generate"),
     "skip_tokenizer_init": (False,),
-    "speculative_config": (),
-    "task": ("auto", "generate"),
+}
+# The former argument `task`, as settings.
+_TASKS: dict[str, dict[str, str]] = {
+    "auto": {},
+    "generate": {"runner": "generate"},
+    "embed": {"runner": "pooling", "convert": "embed"},
+    "embedding": {"runner": "pooling", "convert": "embed"},
+    "classify": {"runner": "pooling", "convert": "classify"},
+    "score": {"runner": "pooling"},
 }
 _DTYPES = {"half": "bfloat16", "float16": "bfloat16", "float": "float32"}
-_MOST_LOGPROBS = 20
 
 
 def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,9 +71,12 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in _HARMLESS:
             if value not in _HARMLESS[name]:
                 raise UnsupportedError(f"{name}: {value!r} is not supported")
-        elif name == "max_logprobs":
-            if not 0 <= value <= _MOST_LOGPROBS:
-                raise UnsupportedError(f"max_logprobs: {value} is outside [0, {_MOST_LOGPROBS}]")
+        elif name == "task":
+            if value not in _TASKS:
+                raise UnsupportedError(f"task: {value!r} is not supported")
+            settings.update(_TASKS[value])
+        elif name == "convert" and value == "none":
+            continue
         elif name == "dtype":
             settings[name] = _dtype(value)
         else:
@@ -132,7 +138,7 @@ class LLM(llm.LLM):
             get_tokenizer=self.get_tokenizer,
         )
 
-    def generate(  # type: ignore[override]
+    def generate(
         self,
         prompts: Prompt | Sequence[Prompt] | None = None,
         sampling_params: sampling_params.SamplingParams | Sequence[sampling_params.SamplingParams] | None = None,

@@ -17,9 +17,12 @@ VERSION = "0.18.0+warprow"
 _PROMPTS = ["EmbedsPrompt", "TextPrompt", "TokensPrompt"]
 _SAMPLING = ["BeamSearchParams", "GuidedDecodingParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
 
+_POOLED = ["ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "PoolingOutput",
+           "PoolingRequestOutput", "ScoringOutput", "ScoringRequestOutput"]  # fmt: skip
+
 # module: the names of this package that it has
 _MODULES: dict[str, list[str]] = {
-    "vllm": ["LLM", "CompletionOutput", "RequestOutput", *_PROMPTS, *_SAMPLING],
+    "vllm": ["LLM", "CompletionOutput", "PoolingParams", "RequestOutput", *_POOLED, *_PROMPTS, *_SAMPLING],
     "vllm.beam_search": ["BeamSearchOutput", "BeamSearchSequence"],
     "vllm.entrypoints": [],
     "vllm.entrypoints.chat_utils": ["resolve_chat_template"],
@@ -28,7 +31,8 @@ _MODULES: dict[str, list[str]] = {
     "vllm.logprobs": ["FlatLogprobs", "Logprob"],
     "vllm.lora": [],
     "vllm.lora.request": ["LoRARequest"],
-    "vllm.outputs": ["CompletionOutput", "RequestOutput"],
+    "vllm.outputs": ["CompletionOutput", "RequestOutput", *_POOLED],
+    "vllm.pooling_params": ["PoolingParams"],
     "vllm.renderers": [],
     "vllm.renderers.hf": ["resolve_chat_template"],
     "vllm.sampling_params": _SAMPLING,

@@ -38,7 +38,12 @@ ApiAnswer answer_sleep(Served& served, const HttpRequest& request, const Wake& /
                         fmt::format("level: '{}' is neither 1 nor 2", text),
                         "level"});
   }
-  return call_reply(served.engine.sleep(text == "1" ? 1 : 2));
+  const int level = text == "1" ? 1 : 2;
+  const Result<std::vector<std::string>> slept = served.engine.sleep(level);
+  if (slept) {
+    served.watch.metrics.set_sleep_level(level);
+  }
+  return call_reply(slept);
 }
 
 ApiAnswer answer_wake_up(Served& served, const HttpRequest& request, const Wake& /*wake*/) {

@@ -76,7 +76,14 @@ void ChoiceProbe::note_end(const RequestUpdate& update) {
   }
   metrics_.prompt_tokens.observe(record_.num_prompt_toks);
   metrics_.computed_prompt_tokens.observe(record_.num_prompt_toks - record_.num_cached_toks);
+  metrics_.count_prompt(record_.num_prompt_toks, record_.num_cached_toks);
   metrics_.generation_tokens.observe(record_.num_output_toks);
+  if (ChoiceGroup* group = record_.group.get(); group != nullptr) {
+    group->most_output_toks = std::max(group->most_output_toks, record_.num_output_toks);
+    if (--group->num_running == 0) {
+      metrics_.longest_choice.observe(group->most_output_toks);
+    }
+  }
 }
 
 bool RequestJournal::reserve(int64_t num_choices, int64_t limit) {

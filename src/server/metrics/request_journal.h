@@ -17,6 +17,12 @@
 
 namespace warprow {
 
+// What the choices of one prompt have together. Written on the engine's output thread.
+struct ChoiceGroup {
+  int32_t num_running = 0;
+  int32_t most_output_toks = 0;
+};
+
 // The current state of one choice of an answer.
 struct ChoiceRecord {
   std::string answer;         // the id that the client sees
@@ -36,6 +42,7 @@ struct ChoiceRecord {
   double predicted_ms = 0;
   FinishReason finish_reason = FinishReason::kNone;
   std::shared_ptr<const RequestTrace> trace = {};  // null: no span is made of it
+  std::shared_ptr<ChoiceGroup> group = {};         // null: not counted with others
 };
 
 class RequestJournal;

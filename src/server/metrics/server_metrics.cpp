@@ -73,10 +73,7 @@ std::string label_value(std::string_view text) {
   return out;
 }
 
-void write_engine(Page& page,
-                  const Engine& engine,
-                  const EngineStats& stats,
-                  const std::string& labels) {
+void write_engine(Page& page, const EngineStats& stats, const std::string& labels) {
   page.gauge(
       "vllm:num_requests_running", "Requests in a row of the batch.", labels, stats.num_running);
   page.gauge("vllm:num_requests_waiting",
@@ -88,10 +85,6 @@ void write_engine(Page& page,
              "Share of the KV cache that requests hold, 0 to 1.",
              labels,
              num_blocks > 0 ? stats.num_blocks_used / num_blocks : 0.0);
-  page.gauge("vllm:engine_sleep_state",
-             "1 for the state that the engine is in.",
-             labels + ",sleep_state=\"awake\"",
-             engine.is_sleeping() ? 0 : 1);
   page.gauge(
       "vllm:cache_config_info",
       "The KV cache's shape as labels.",
@@ -276,11 +269,17 @@ ServerMetrics::ServerMetrics()
       prompt_tokens(kTokens),
       computed_prompt_tokens(kTokens),
       generation_tokens(kTokens),
+      longest_choice(kTokens),
       params_n(kChoices),
       params_max_tokens(kTokens) {}
 
 void ServerMetrics::count_end(FinishReason reason) {
   ends_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void ServerMetrics::count_prompt(int64_t num_toks, int64_t num_cached) {
+  computed_prompt_toks_.fetch_add(num_toks - num_cached, std::memory_order_relaxed);
+  cached_prompt_toks_.fetch_add(num_cached, std::memory_order_relaxed);
 }
 
 void ServerMetrics::count_http(const std::string& path, int status) {
@@ -293,7 +292,8 @@ std::string ServerMetrics::text(const Engine& engine, const std::string& model_n
   const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", label_value(model_name));
   Page page(out);
   const EngineStats stats = engine.stats();
-  write_engine(page, engine, stats, labels);
+  write_engine(page, stats, labels);
+  write_sleep(out, engine.is_sleeping(), labels);
   write_requests(out, labels);
   write_speculation(page, stats, labels);
   write_adapters(page, engine, stats);
@@ -303,8 +303,24 @@ std::string ServerMetrics::text(const Engine& engine, const std::string& model_n
   return out;
 }
 
+void ServerMetrics::write_sleep(std::string& out, bool sleeps, const std::string& labels) const {
+  Page page(out);
+  const int level = sleeps ? sleep_level_.load(std::memory_order_relaxed) : 0;
+  page.head("vllm:engine_sleep_state", "gauge", "1 for the state that the engine is in.");
+  const char* const states[] = {"awake", "weights_offloaded", "discard_all"};
+  for (int i = 0; i < static_cast<int>(std::size(states)); ++i) {
+    page.line("vllm:engine_sleep_state",
+              fmt::format("{},sleep_state=\"{}\"", labels, states[i]),
+              i == level ? 1 : 0);
+  }
+}
+
 void ServerMetrics::write_requests(std::string& out, const std::string& labels) const {
   Page page(out);
+  const char* const by_source = "vllm:prompt_tokens_by_source_total";
+  page.head(by_source, "counter", "Prompt tokens of requests that ended, by where they came from.");
+  page.line(by_source, labels + ",source=\"local_compute\"", computed_prompt_toks_.load());
+  page.line(by_source, labels + ",source=\"local_cache_hit\"", cached_prompt_toks_.load());
   page.head("vllm:request_success_total", "counter", "Requests that ended, by their reason.");
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
@@ -330,6 +346,9 @@ void ServerMetrics::write_requests(std::string& out, const std::string& labels) 
             "Tokens of a prompt that no cached prefix had.",
             computed_prompt_tokens);
   histogram("vllm:request_generation_tokens", "Tokens of an answer.", generation_tokens);
+  histogram("vllm:request_max_num_generation_tokens",
+            "Tokens of the longest choice of a request.",
+            longest_choice);
   histogram("vllm:request_params_n", "Choices of a request.", params_n);
   histogram("vllm:request_params_max_tokens", "max_tokens of a request.", params_max_tokens);
 }

@@ -52,10 +52,15 @@ class ServerMetrics {
   Histogram prompt_tokens;
   Histogram computed_prompt_tokens;
   Histogram generation_tokens;
+  Histogram longest_choice;
   Histogram params_n;
   Histogram params_max_tokens;
 
   void count_end(FinishReason reason);
+  // Of a choice that ended.
+  void count_prompt(int64_t num_toks, int64_t num_cached);
+  // The level of the last sleep: 1 or 2.
+  void set_sleep_level(int level) { sleep_level_.store(level, std::memory_order_relaxed); }
   // path: one of our routes, or "other"; never the client's own text.
   void count_http(const std::string& path, int status);
   void count_disconnect() { disconnects_.fetch_add(1, std::memory_order_relaxed); }
@@ -66,11 +71,15 @@ class ServerMetrics {
   [[nodiscard]] std::string text(const Engine& engine, const std::string& model_name) const;
 
  private:
+  void write_sleep(std::string& out, bool sleeps, const std::string& labels) const;
   void write_requests(std::string& out, const std::string& labels) const;
   void write_http(std::string& out) const;
 
   static constexpr size_t kNumReasons = static_cast<size_t>(FinishReason::kError) + 1;
   std::array<std::atomic<int64_t>, kNumReasons> ends_{};
+  std::atomic<int64_t> computed_prompt_toks_ = 0;
+  std::atomic<int64_t> cached_prompt_toks_ = 0;
+  std::atomic<int> sleep_level_ = 1;
   std::atomic<int64_t> disconnects_ = 0;
   std::atomic<int64_t> connections_ = 0;
   mutable std::mutex mutex_;

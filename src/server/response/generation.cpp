@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/response/generation.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace warprow {
@@ -29,10 +31,12 @@ Generation::Generation(Engine& engine,
                        std::function<void()> wake)
     : engine_(engine), writer_(std::move(writer)), form_(std::move(form)), journal_(journal) {
   std::vector<ValidRequest> requests;
+  std::vector<std::shared_ptr<ChoiceGroup>> groups;  // of each request
   for (const ValidRequest& prompt : prompts) {
-    for (ValidRequest& choice : split_choices(prompt)) {
-      requests.push_back(std::move(choice));
-    }
+    std::vector<ValidRequest> choices = split_choices(prompt);
+    const ChoiceGroup group{.num_running = static_cast<int32_t>(choices.size())};
+    groups.resize(groups.size() + choices.size(), std::make_shared<ChoiceGroup>(group));
+    std::ranges::move(choices, std::back_inserter(requests));
   }
   num_running_ = requests.size();
   choices_.resize(requests.size());
@@ -46,6 +50,7 @@ Generation::Generation(Engine& engine,
     record.choice = static_cast<int32_t>(ids_.size());
     record.num_prompt_toks = static_cast<int32_t>(request.prompt_token_ids().size());
     record.max_tokens = request.fields().max_tokens;
+    record.group = groups[ids_.size()];
     submit(std::move(request), record);
   }
 }
