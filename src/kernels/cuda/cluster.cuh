@@ -3,6 +3,13 @@
 
 #include <cstdint>
 
+// The size of a kernel's clusters, in a file that is also compiled for GPUs without them. There the kernel must be empty.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define WR_CLUSTER_DIMS(size)
+#else
+#define WR_CLUSTER_DIMS(size) __cluster_dims__(size, 1, 1)
+#endif
+
 // Thread block clusters (sm_90a).
 namespace warprow::cuda {
 
