@@ -15,12 +15,11 @@ OutputIndex::OutputIndex(Arena& arena, int32_t max_num_seqs, int32_t max_request
   }
   const int64_t most = int64_t{max_requests} * round_up(max_len, kSegment);
   capacity_ = std::bit_ceil(static_cast<uint32_t>(std::min<int64_t>(most, kMaxTokens)));
-  const uint32_t num_heads = 2 * capacity_;
-  head_shift_ = 32 - static_cast<uint32_t>(std::countr_zero(num_heads));
+  head_shift_ = 32 - static_cast<uint32_t>(std::countr_zero(capacity_));
   counters_ = arena.alloc<Counters>(1);
   tokens_ = arena.alloc<int32_t>(capacity_);
   links_ = arena.alloc<Place>(int64_t{capacity_} * std::ssize(kKeyLens));
-  heads_ = arena.alloc<Place>(num_heads);
+  heads_ = arena.alloc<Place>(int64_t{capacity_} * std::ssize(kKeyLens));
   segments_ = arena.alloc<Segment>(capacity_ / static_cast<uint32_t>(kSegment));
   rows_ = arena.alloc<Row>(max_num_seqs);
 }
@@ -83,7 +82,7 @@ void OutputIndex::link(Place place) const {
 }
 
 uint32_t& OutputIndex::head(size_t key, uint32_t hash) const {
-  return heads_[((hash + static_cast<uint32_t>(key)) * 0x85EBCA6BU) >> head_shift_];
+  return heads_[key * capacity_ + ((hash * 0x85EBCA6BU) >> head_shift_)];
 }
 
 OutputIndex::Place OutputIndex::latest(size_t key, uint32_t hash) const {

@@ -94,11 +94,11 @@ class OutputIndex {
 
   int32_t max_requests_ = 0;
   uint32_t capacity_ = 0;         // tokens, a power of two
-  uint32_t head_shift_ = 0;       // 32 less the bits of an index of heads_
+  uint32_t head_shift_ = 0;       // 32 less the bits of the capacity
   Counters* counters_ = nullptr;  // dev [1]
   int32_t* tokens_ = nullptr;     // dev i32 [capacity]
   Place* links_ = nullptr;        // dev u32 [capacity, kKeyLens.size()]
-  Place* heads_ = nullptr;        // dev u32 [2 * capacity]
+  Place* heads_ = nullptr;        // dev u32 [kKeyLens.size(), capacity]
   Segment* segments_ = nullptr;   // dev [capacity / kSegment]
   Row* rows_ = nullptr;           // dev [max_num_seqs]
 };
