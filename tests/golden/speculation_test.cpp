@@ -91,12 +91,13 @@ Outcome expect_same(
   set(plain_options);
   const Outcome plain = run(request, plain_options, grammar);
   Outcome last;
-  for (const auto& [num_drafts, proposer] : {std::pair{1, test::suffix_config},
-                                             std::pair{3, test::suffix_config},
-                                             std::pair{7, test::suffix_config},
-                                             std::pair{1, test::ngram_config},
-                                             std::pair{3, test::ngram_config},
-                                             std::pair{7, test::ngram_config}}) {
+  using Settings = std::pair<int32_t, Proposer>;
+  for (const auto& [num_drafts, proposer] : {Settings{1, test::suffix_config},
+                                             Settings{3, test::suffix_config},
+                                             Settings{7, test::suffix_config},
+                                             Settings{1, test::ngram_config},
+                                             Settings{3, test::ngram_config},
+                                             Settings{7, test::ngram_config}}) {
     RigOptions options = options_with(num_drafts, proposer);
     SCOPED_TRACE(options.config.speculative_config);
     set(options);
