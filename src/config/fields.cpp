@@ -227,17 +227,18 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::speculative_config,
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
-             "with vLLM's keys method (ngram, draft_model), num_speculative_tokens, model, "
-             "prompt_lookup_min and prompt_lookup_max; empty: off"},
+             "with vLLM's keys method (ngram, suffix, draft_model), num_speculative_tokens, model, "
+             "prompt_lookup_min, prompt_lookup_max and suffix_decoding_*; empty: off"},
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",
      .help = "how tokens are drafted, in place of --speculative-config; ngram: as after an earlier "
-             "occurrence of the last tokens; empty: off"},
+             "occurrence of the last tokens; suffix: as most often after them, also in other "
+             "answers; empty: off"},
     {.name = "num-speculative-tokens",
      .member = &EngineConfig::num_speculative_tokens,
      .group = "Scheduler",
-     .help = "maximum number of draft tokens of a request in a step; auto: 4",
+     .help = "maximum number of draft tokens of a request in a step; auto: 4, with suffix 16",
      .max = kMostDrafts,
      .auto_value = 0},
     {.name = "seed",

@@ -97,6 +97,11 @@ Result<void> decide_speculation(ResolvedConfig& config) {
   if (!speculation) {
     return tl::unexpected(speculation.error());
   }
+  if (config.device != "cpu" && speculation->method == Speculation::Method::kSuffix) {
+    return refuse(
+        "--speculative-config: the method suffix is not supported on a GPU, as it "
+        "searches on a CPU's threads; the methods there are ngram and draft_model");
+  }
   config.speculation = *speculation;
   if (speculation->is_on() && speculation->adaptive) {
     (config.device == "cpu" ? config.draft_cost : config.draft_knee) =

@@ -2,6 +2,7 @@
 #include "config/speculation.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,10 +18,15 @@ using Json = nlohmann::ordered_json;
 constexpr int32_t kDefaultDrafts = 4;
 constexpr int32_t kDefaultLookup = 5;  // vLLM's, for both ends of the range
 constexpr int32_t kMaxLookup = 32;
-constexpr const char* kMethods = "ngram, draft_model";
+// A match and its drafts: one token each at least.
+constexpr int32_t kMinSuffixDepth = 2;
+constexpr int32_t kMaxCachedRequests = 1'000'000;
+constexpr double kMaxSpecFactor = 64;
+constexpr const char* kMethods = "ngram, suffix, draft_model";
 constexpr const char* kKeys =
     "method, num_speculative_tokens, model, draft_tensor_parallel_size, prompt_lookup_min, "
-    "prompt_lookup_max, adaptive";
+    "prompt_lookup_max, suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
+    "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob, adaptive";
 
 // What the settings say, before defaults and checks of one value against another.
 struct Given {
@@ -28,6 +34,8 @@ struct Given {
   int32_t num_drafts = 0;  // 0: not given, as the next two
   int32_t lookup_min = 0;
   int32_t lookup_max = 0;
+  SuffixSettings suffix;
+  std::string suffix_key;  // the last one given
   std::string model;
   bool adaptive = true;
 };
@@ -36,13 +44,42 @@ tl::unexpected<Error> refuse(std::string_view what) {
   return fail(ErrorCode::kInvalidArgument, fmt::format("--speculative-config: {}", what));
 }
 
-Result<void> read_count(const std::string& key, const Json& value, int32_t most, int32_t& to) {
-  if (!value.is_number_integer() || value < 1 || value > most) {
+Result<void> read_count(
+    const std::string& key, const Json& value, int32_t least, int32_t most, int32_t& to) {
+  if (!value.is_number_integer() || value < least || value > most) {
     return refuse(
-        fmt::format("{}: {} is not a whole number from 1 to {}", key, value.dump(), most));
+        fmt::format("{}: {} is not a whole number from {} to {}", key, value.dump(), least, most));
   }
   to = value.get<int32_t>();
   return {};
+}
+
+Result<void> read_share(const std::string& key, const Json& value, double most, double& to) {
+  const double number = value.is_number() ? value.get<double>() : -1;
+  if (number < 0 || number > most) {
+    return refuse(fmt::format("{}: {} is not a number from 0 to {}", key, value.dump(), most));
+  }
+  to = number;
+  return {};
+}
+
+// Keys that begin with suffix_decoding_; nullopt: it is none of them.
+std::optional<Result<void>> read_suffix_key(const std::string& key,
+                                            const Json& value,
+                                            SuffixSettings& suffix) {
+  if (key == "suffix_decoding_max_tree_depth") {
+    return read_count(key, value, kMinSuffixDepth, kMaxSuffixDepth, suffix.max_tree_depth);
+  }
+  if (key == "suffix_decoding_max_cached_requests") {
+    return read_count(key, value, 0, kMaxCachedRequests, suffix.max_cached_requests);
+  }
+  if (key == "suffix_decoding_max_spec_factor") {
+    return read_share(key, value, kMaxSpecFactor, suffix.max_spec_factor);
+  }
+  if (key == "suffix_decoding_min_token_prob") {
+    return read_share(key, value, 1, suffix.min_token_prob);
+  }
+  return std::nullopt;
 }
 
 Result<void> read_key(const std::string& key, const Json& value, Given& given) {
@@ -67,13 +104,13 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
                                            value.dump()));
   }
   if (key == "num_speculative_tokens") {
-    return read_count(key, value, kMaxDrafts, given.num_drafts);
+    return read_count(key, value, 1, kMaxDrafts, given.num_drafts);
   }
   if (key == "prompt_lookup_min") {
-    return read_count(key, value, kMaxLookup, given.lookup_min);
+    return read_count(key, value, 1, kMaxLookup, given.lookup_min);
   }
   if (key == "prompt_lookup_max") {
-    return read_count(key, value, kMaxLookup, given.lookup_max);
+    return read_count(key, value, 1, kMaxLookup, given.lookup_max);
   }
   if (key == "adaptive") {
     if (!value.is_boolean()) {
@@ -81,6 +118,10 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
     }
     given.adaptive = value.get<bool>();
     return {};
+  }
+  if (std::optional<Result<void>> read = read_suffix_key(key, value, given.suffix)) {
+    given.suffix_key = key;
+    return *read;
   }
   return refuse(fmt::format("{}: {} is not supported; the keys are {}", key, value.dump(), kKeys));
 }
@@ -143,10 +184,6 @@ Result<Speculation> read_draft_model(const Given& given, Speculation result) {
   if (given.model.empty()) {
     return refuse("model is missing; the method draft_model needs the name of a smaller model");
   }
-  if (given.lookup_min + given.lookup_max > 0) {
-    return refuse(
-        "prompt_lookup_min and prompt_lookup_max have no use with the method draft_model");
-  }
   if (result.num_drafts > kMaxModelDrafts) {
     return refuse(fmt::format("num_speculative_tokens: {} is above {}, the most of a draft model",
                               result.num_drafts,
@@ -155,6 +192,23 @@ Result<Speculation> read_draft_model(const Given& given, Speculation result) {
   result.method = Speculation::Method::kDraftModel;
   result.model = given.model;
   return result;
+}
+
+// Keys of another method than the given one.
+Result<void> check_keys(const Given& given) {
+  const auto no_use = [&](const std::string& what) {
+    return refuse(fmt::format("{} no use with the method {}", what, given.method));
+  };
+  if (given.method != "draft_model" && !given.model.empty()) {
+    return no_use(fmt::format("model: '{}' has", given.model));
+  }
+  if (given.method != "ngram" && given.lookup_min + given.lookup_max > 0) {
+    return no_use("prompt_lookup_min and prompt_lookup_max have");
+  }
+  if (given.method != "suffix" && !given.suffix_key.empty()) {
+    return no_use(given.suffix_key + " has");
+  }
+  return {};
 }
 
 }  // namespace
@@ -174,12 +228,15 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   if (given.method.empty()) {
     return Speculation();
   }
-  if (given.method != "ngram" && given.method != "draft_model") {
+  if (given.method != "ngram" && given.method != "suffix" && given.method != "draft_model") {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}: method '{}' is not supported; the methods are {}",
                             settings.spec_method.empty() ? "--speculative-config" : "--spec-method",
                             given.method,
                             kMethods));
+  }
+  if (Result<void> checked = check_keys(given); !checked) {
+    return tl::unexpected(checked.error());
   }
   Speculation result;
   result.num_drafts = given.num_drafts > 0 ? given.num_drafts : kDefaultDrafts;
@@ -187,8 +244,13 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   if (given.method == "draft_model") {
     return read_draft_model(given, std::move(result));
   }
-  if (!given.model.empty()) {
-    return refuse(fmt::format("model: '{}' has no use with the method ngram", given.model));
+  if (given.method == "suffix") {
+    result.method = Speculation::Method::kSuffix;
+    result.suffix = given.suffix;
+    if (given.num_drafts == 0) {  // as vLLM: as many as the tree has room for
+      result.num_drafts = std::min(given.suffix.max_tree_depth, kMaxDrafts);
+    }
+    return result;
   }
   result.method = Speculation::Method::kNgram;
   const int32_t lookup = given.lookup_max + given.lookup_min > 0 ? 0 : kDefaultLookup;

@@ -12,12 +12,22 @@ namespace warprow {
 // The most draft tokens that a row may have in a step.
 inline constexpr int32_t kMaxDrafts = 16;
 inline constexpr int32_t kMaxModelDrafts = 12;  // the same for drafts of a model
+inline constexpr int32_t kMaxSuffixDepth = 64;  // of suffix_decoding_max_tree_depth
+
+// The keys suffix_decoding_*, with vLLM's defaults.
+struct SuffixSettings {
+  int32_t max_tree_depth = 24;          // tokens of a match and the drafts behind it together
+  int32_t max_cached_requests = 10000;  // whose outputs are searched, too; 0: none
+  double max_spec_factor = 1;           // drafts for each matched token
+  double min_token_prob = 0.1;          // below which no token is drafted
+};
 
 // How drafts are made, read from --speculative-config or --spec-method. Keys and defaults are vLLM's.
 struct Speculation {
   enum class Method : uint8_t {
     kNone,
     kNgram,       // the tokens that followed an earlier occurrence of the row's last tokens
+    kSuffix,      // those that followed most often, in the row and in the latest outputs
     kDraftModel,  // the most likely tokens of a smaller model
   };
 
@@ -26,6 +36,7 @@ struct Speculation {
   // Tokens that an earlier occurrence must have in common with the row's end; 1 <= min <= max.
   int32_t prompt_lookup_min = 0;
   int32_t prompt_lookup_max = 0;
+  SuffixSettings suffix;
   std::string model;     // kDraftModel: a path or name, as of the engine's model
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
 

@@ -36,6 +36,7 @@ std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
                                            RankGroup{plan.place.pipeline, comms.pipeline});
   }
   WR_CHECK(false, "a stage without a runner");
+  return nullptr;
 }
 
 }  // namespace

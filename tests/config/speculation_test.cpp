@@ -59,6 +59,61 @@ TEST(Speculation, DefaultsOfTheLookupAreVllms) {
   EXPECT_EQ(range(R"(,"prompt_lookup_min":1,"prompt_lookup_max":null)"), std::pair(1, 1));
 }
 
+TEST(Speculation, SuffixDecodingHasVllmsKeysAndDefaults) {
+  const Speculation plain = read(R"({"method":"suffix"})");
+  EXPECT_EQ(plain.method, Speculation::Method::kSuffix);
+  EXPECT_EQ(plain.num_drafts, 16) << "vLLM: the depth of the tree, 24; here at most 16";
+  EXPECT_EQ(plain.suffix.max_tree_depth, 24);
+  EXPECT_EQ(plain.suffix.max_cached_requests, 10000);
+  EXPECT_EQ(plain.suffix.max_spec_factor, 1.0);
+  EXPECT_EQ(plain.suffix.min_token_prob, 0.1);
+  const Speculation all = read(
+      R"({"method":"suffix","suffix_decoding_max_tree_depth":8,"suffix_decoding_max_cached_requests":0,)"
+      R"("suffix_decoding_max_spec_factor":2,"suffix_decoding_min_token_prob":0.5})");
+  EXPECT_EQ(all.num_drafts, 8);
+  EXPECT_EQ(all.suffix.max_tree_depth, 8);
+  EXPECT_EQ(all.suffix.max_cached_requests, 0);
+  EXPECT_EQ(all.suffix.max_spec_factor, 2.0);
+  EXPECT_EQ(all.suffix.min_token_prob, 0.5);
+  EXPECT_EQ(read(R"({"method":"suffix","num_speculative_tokens":3})").num_drafts, 3);
+}
+
+TEST(Speculation, LimitsOfSuffixDecoding) {
+  const auto with = [](const std::string& key, const std::string& value) {
+    return error(R"({"method":"suffix","suffix_decoding_)" + key + "\":" + value + "}");
+  };
+  for (const std::string value : {"1", "65", "2.5", R"("8")"}) {
+    EXPECT_THAT(with("max_tree_depth", value),
+                HasSubstr("suffix_decoding_max_tree_depth: " + value +
+                          " is not a whole number from 2 to 64"));
+  }
+  EXPECT_THAT(with("max_cached_requests", "-1"),
+              HasSubstr("max_cached_requests: -1 is not a whole number from 0 to 1000000"));
+  for (const std::string value : {"-0.5", "65", "true"}) {
+    EXPECT_THAT(with("max_spec_factor", value),
+                HasSubstr("max_spec_factor: " + value + " is not a number from 0 to 64"));
+  }
+  EXPECT_THAT(with("min_token_prob", "1.5"), HasSubstr("1.5 is not a number from 0 to 1"));
+  EXPECT_THAT(error(R"({"method":"ngram","suffix_decoding_min_token_prob":0.2})"),
+              HasSubstr("suffix_decoding_min_token_prob has no use with the method ngram"));
+  EXPECT_THAT(error(R"({"method":"suffix","prompt_lookup_max":3})"),
+              HasSubstr("prompt_lookup_max have no use with the method suffix"));
+}
+
+TEST(Speculation, SuffixDecodingIsRefusedOnAGpu) {
+  EngineConfig config = with_json(R"({"method":"suffix"})");
+  const HostFacts host{.usable_cores = 1,
+                       .usable_memory_bytes = int64_t{4} << 30,
+                       .has_cuda = true,
+                       .compute_capability = 90};
+  config.device = "cpu";
+  EXPECT_TRUE(resolve(config, host));
+  config.device = "cuda";
+  const Result<ResolvedConfig> refused = resolve(config, host);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("the method suffix is not supported on a GPU"));
+}
+
 TEST(Speculation, MethodAndCountAsFlags) {
   EngineConfig config;
   config.spec_method = "ngram";

@@ -368,8 +368,11 @@ class Generate(CliTest):
             plain = self.greedy(*args, *sampling)
             drafted = self.greedy(*args, *sampling, *ngram)
             self.assertEqual(drafted["choices"], plain["choices"])
+            suffix = self.greedy(*args, *sampling, "--spec-method", "suffix")
+            self.assertEqual(suffix["choices"], plain["choices"])
             if not sampling:
                 self.assertLessEqual(drafted["stats"]["steps"], plain["stats"]["steps"] / 2)
+                self.assertLessEqual(suffix["stats"]["steps"], plain["stats"]["steps"] / 2)
         stats = drafted["stats"]
         self.assertEqual(sum(stats["spec_decode_num_accepted_tokens_per_pos"]), stats["spec_decode_num_accepted_tokens"])
         self.assertLessEqual(stats["spec_decode_num_accepted_tokens"], stats["spec_decode_num_draft_tokens"])
@@ -380,7 +383,7 @@ class Generate(CliTest):
     def test_unknown_ways_to_draft_are_named(self):
         self.refuse(2, "method 'eagle' is not supported; the methods are ngram", "generate", MODEL, "-p", "x",
                     "--spec-method", "eagle")
-        self.refuse(2, 'draft_tensor_parallel_size: 2 is not supported; a draft model runs on 1 rank', "generate", MODEL, "-p", "x",
+        self.refuse(2, "draft_tensor_parallel_size: 2 is not supported; a draft model runs on 1 rank", "generate", MODEL, "-p", "x",
                     "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
 
     def test_beams(self):

@@ -120,6 +120,24 @@ TEST(DraftModel, APrefixFromTheCache) {
   EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(2).tokens);
 }
 
+// The prefix that both prompts share ends with a block, and another token follows.
+TEST(DraftModel, AHitAtTheEdgeOfABlockWithAnotherNextToken) {
+  RigOptions options = itself(3);
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  Request request = greedy(1, 64, 40);
+  request.prompt.push_back(7);
+  rig.add(request);
+  rig.run();
+  request.id = 2;
+  request.prompt.back() = 8;
+  rig.add(request);
+  rig.run();
+  const SchedulerStats stats = rig.scheduler().stats();
+  EXPECT_EQ(stats.num_prefix_hit_tokens, 64);
+  EXPECT_GE(stats.num_accepted_tokens, stats.num_drafted_tokens - 2 * 2 * 3);
+}
+
 TEST(DraftModel, APreemptedRow) {
   RigOptions options = itself(3);
   options.config.max_model_len = 128;

@@ -454,6 +454,7 @@ void expect_invariant(const Workload& load) {
   }
   expect_same_with_drafts(load, expected);
   expect_same_with_proposer(load, expected, "ngram", test::ngram_config);
+  expect_same_with_proposer(load, expected, "suffix", test::suffix_config);
   if (load.vocab_size < 1000) {  // drafts of a real model are tests/golden/draft_model_test.cpp's
     expect_same_with_proposer(
         load, expected, "draft_model", [&load](int32_t num_drafts, bool adaptive) {

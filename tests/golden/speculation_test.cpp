@@ -24,7 +24,9 @@ using test::ModelRig;
 using test::RigOptions;
 using test::RigResult;
 
-RigOptions options_with(int32_t num_drafts) {
+using Proposer = std::string (*)(int32_t num_drafts, bool adaptive);
+
+RigOptions options_with(int32_t num_drafts, Proposer proposer = test::ngram_config) {
   RigOptions options;
   options.config.model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
   options.config.dtype = "float32";
@@ -35,7 +37,7 @@ RigOptions options_with(int32_t num_drafts) {
   options.config.threads = 1;
   options.device.num_threads = 1;
   if (num_drafts > 0) {
-    options.config.speculative_config = test::ngram_config(num_drafts);
+    options.config.speculative_config = proposer(num_drafts, /*adaptive=*/false);
   }
   return options;
 }
@@ -79,7 +81,8 @@ Outcome run(const Request& request, RigOptions options, const Grammar* grammar =
   return out;
 }
 
-// The request with drafts, after a comparison with the same request without. Some drafts must have been accepted.
+// The request with drafts of n-grams, after a comparison of it and of one with suffix decoding with the same request
+// without. Some drafts must have been accepted.
 Outcome expect_same(
     const Request& request,
     const Grammar* grammar = nullptr,
@@ -88,9 +91,15 @@ Outcome expect_same(
   set(plain_options);
   const Outcome plain = run(request, plain_options, grammar);
   Outcome last;
-  for (const int32_t num_drafts : {1, 3, 7}) {
-    SCOPED_TRACE(num_drafts);
-    RigOptions options = options_with(num_drafts);
+  using Settings = std::pair<int32_t, Proposer>;
+  for (const auto& [num_drafts, proposer] : {Settings{1, test::suffix_config},
+                                             Settings{3, test::suffix_config},
+                                             Settings{7, test::suffix_config},
+                                             Settings{1, test::ngram_config},
+                                             Settings{3, test::ngram_config},
+                                             Settings{7, test::ngram_config}}) {
+    RigOptions options = options_with(num_drafts, proposer);
+    SCOPED_TRACE(options.config.speculative_config);
     set(options);
     last = run(request, options, grammar);
     EXPECT_EQ(last.result.tokens, plain.result.tokens);
@@ -122,6 +131,7 @@ TEST(Speculation, AnAnswerThatRepeatsItselfTakesFewSteps) {
   EXPECT_EQ(with.stats.num_accepted_at[0], with.stats.num_drafts - 1) << "all but the first run";
 }
 
+// llama.cpp#27972, sglang#17349.
 TEST(Speculation, LogprobsOfAcceptedDraftsAreThoseOfTheModel) {
   Request request = repeating_request();
   set_lists(request, towards(9));
@@ -132,7 +142,7 @@ TEST(Speculation, LogprobsOfAcceptedDraftsAreThoseOfTheModel) {
 }
 
 // Penalties see the drafts before a position, and count the last sampled token once: twice would end the repetition
-// earlier.
+// earlier. vllm#33251.
 TEST(Speculation, PenaltiesCountEveryTokenOnce) {
   Request request = repeating_request();
   TokenLists lists = towards(9);
@@ -145,7 +155,7 @@ TEST(Speculation, PenaltiesCountEveryTokenOnce) {
   EXPECT_GT(std::ranges::count(with.result.tokens, 11), 3) << "the penalties change the answer";
 }
 
-// The drafts would complete the forbidden word in the middle of a run.
+// The drafts would complete the forbidden word in the middle of a run. vllm#52311.
 TEST(Speculation, ABadWordEndsAtItsOwnPosition) {
   Request request = repeating_request();
   TokenLists lists = towards(9);
@@ -182,6 +192,7 @@ TEST(Speculation, MaxTokensEndInsideARun) {
   }
 }
 
+// vllm#53962.
 TEST(Speculation, TheLongestContextEndsInsideARun) {
   Request request = repeating_request(1000);
   set_lists(request, towards(9));
@@ -191,7 +202,8 @@ TEST(Speculation, TheLongestContextEndsInsideARun) {
   EXPECT_EQ(with.result.reason, FinishReason::kLength);
 }
 
-// The context crosses pages of tokens and blocks; acceptance stays what it was.
+// The context crosses pages of tokens and blocks; acceptance stays what it was. vllm#52873; at the position of its
+// limit: ARowPast32768Tokens of each proposer.
 TEST(Speculation, AcceptanceDoesNotDieAtAPage) {
   Request request = repeating_request(150);
   set_lists(request, towards(9));
@@ -207,7 +219,7 @@ Grammar regex(const std::string& text) {
   return value_or_throw(GrammarSource(*model).compile({GrammarKind::kRegex, text}));
 }
 
-// The grammar forces a text that repeats itself, so drafts are right until it ends within a run.
+// The grammar forces a text that repeats itself, so drafts are right until it ends within a run. sglang#21723.
 TEST(Speculation, AGrammarEndsInsideARun) {
   const Grammar grammar = regex("(abcde){7}");
   const Request request = repeating_request(80);
@@ -220,7 +232,7 @@ TEST(Speculation, AGrammarEndsInsideARun) {
   EXPECT_EQ(text.substr(0, 35), "abcdeabcdeabcdeabcdeabcdeabcdeabcde");
 }
 
-// Drafts that the grammar rejects are no error of the request.
+// Drafts that the grammar rejects are no error of the request. vllm#29821, vllm#44006.
 TEST(Speculation, AGrammarThatRejectsDrafts) {
   const Grammar grammar = regex("(ab){6}(ac){6}(ba){6}[x-z]");
   const Outcome with = expect_same(repeating_request(80), &grammar);
@@ -228,7 +240,7 @@ TEST(Speculation, AGrammarThatRejectsDrafts) {
   EXPECT_LT(with.stats.num_accepted_tokens, with.stats.num_drafted_tokens);
 }
 
-// Several at once, some with a grammar: their drafts and masks must not mix.
+// Several at once, some with a grammar: their drafts and masks must not mix. vllm#52620.
 TEST(Speculation, RequestsWithAndWithoutGrammarsTogether) {
   const Grammar grammar = regex("(abc|de){3,9}(fg){5}\\.");
   std::map<uint64_t, RigResult> results[2];
@@ -259,6 +271,7 @@ TEST(Speculation, RequestsWithAndWithoutGrammarsTogether) {
 }
 
 // No draft was found: the row's places of drafts hold no token, which must not be looked up or counted.
+// vllm#46899.
 TEST(Speculation, ADraftThatWasNotFoundIsNoToken) {
   Request request = repeating_request(20);
   request.prompt.clear();
@@ -277,7 +290,7 @@ TEST(Speculation, ADraftThatWasNotFoundIsNoToken) {
   EXPECT_GT(with.stats.num_drafted_tokens, 0);
 }
 
-// Hits on cached prefixes and preemptions do not change what is proposed.
+// Hits on cached prefixes and preemptions do not change what is proposed. vllm#41838.
 TEST(Speculation, PrefixHitsKeepTheAcceptance) {
   Request request = repeating_request();
   set_lists(request, towards(9));
@@ -305,6 +318,62 @@ TEST(Speculation, OverRanksAndStages) {
       request, nullptr, [](RigOptions& options) { options.config.tensor_parallel_size = 2; });
   expect_same(
       request, nullptr, [](RigOptions& options) { options.config.pipeline_parallel_size = 2; });
+}
+
+// vllm#52071: of several stages, with no step planned ahead.
+TEST(Speculation, StagesWithoutStepsAhead) {
+  Request request = repeating_request(30);
+  set_lists(request, towards(9));
+  expect_same(request, nullptr, [](RigOptions& options) {
+    options.config.pipeline_parallel_size = 2;
+    options.config.async_scheduling = false;
+  });
+}
+
+// trtllm#17701: the logprobs before all rules are those of the same text as a prompt, which no rule changes.
+TEST(Speculation, PenaltiesStayOutOfReportedLogprobs) {
+  Request request = repeating_request();
+  set_lists(request, towards(9));
+  request.params.frequency_penalty = 0.5F;
+  request.params.repetition_penalty = 1.05F;
+  const RigResult result = expect_same(request).result;
+  Request prompt = repeating_request(1);
+  prompt.prompt.insert(prompt.prompt.end(), result.tokens.begin(), result.tokens.end());
+  prompt.params.num_prompt_logprobs = 0;
+  const RigResult told = run(prompt, options_with(0)).result;
+  const size_t first = request.prompt.size() - 1;  // the first token of a prompt has none
+  ASSERT_EQ(told.prompt_logprobs.size(), first + result.tokens.size());
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    EXPECT_EQ(result.logprobs[i].logprob, told.prompt_logprobs[first + i].logprob) << i;
+  }
+}
+
+// An answer that does not repeat itself, asked for again: the outputs of the first request are the drafts of the second.
+TEST(Speculation, OutputsOfAnEarlierRequestAreDrafts) {
+  Request request = repeating_request(60);
+  request.params.temperature = 1.0F;
+  request.params.seed = 11;
+  for (const bool cached : {true, false}) {
+    RigOptions options = options_with(7);
+    options.config.speculative_config =
+        std::string(R"({"method":"suffix","num_speculative_tokens":7,"adaptive":false)") +
+        (cached ? "}" : R"(,"suffix_decoding_max_cached_requests":0})");
+    ModelRig rig(options);
+    int64_t steps[2] = {};
+    for (uint64_t id = 1; id <= 2; ++id) {
+      request.id = id;
+      rig.add(request);
+      rig.run();
+      steps[id - 1] = rig.executor().stats().steps - steps[0];
+    }
+    EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(2).tokens);
+    EXPECT_EQ(rig.results().at(2).tokens, run(request, options_with(0)).result.tokens);
+    if (cached) {
+      EXPECT_LT(steps[1], steps[0] / 2);
+    } else {
+      EXPECT_EQ(steps[1], steps[0]);
+    }
+  }
 }
 
 TEST(Speculation, ARequestMayRefuseDrafts) {

@@ -2,6 +2,7 @@
 #include "runner/ops/propose_ngram.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -47,13 +48,12 @@ struct OneLane {
 // prompt is in host memory only until the first proposal, and on the device only after it.
 Ints propose(const Case& c) {
   const auto len = static_cast<int32_t>(c.tokens.size());
-  Ints pages(kMaxPages);
-  for (int32_t i = 0; i < kMaxPages; ++i) {
-    pages[static_cast<size_t>(i)] = kMaxPages - 1 - i;
-  }
-  Ints prefill(kMaxPages * kPageSize, 55);
-  Ints later(kMaxPages * kPageSize, 55);
-  const RowTokens known{pages.data(), prefill.data(), later.data(), kMaxPages, kPageShift};
+  const int32_t num_pages = len / kPageSize + 1;
+  Ints pages(static_cast<size_t>(num_pages));
+  std::iota(pages.rbegin(), pages.rend(), 0);
+  Ints prefill(static_cast<size_t>(num_pages) * kPageSize, 55);
+  Ints later(prefill);
+  const RowTokens known{pages.data(), prefill.data(), later.data(), num_pages, kPageShift};
   for (int32_t i = 0; i < len; ++i) {
     const bool on_host = i < c.prefill_len && len - c.num_sampled == c.prefill_len;
     (on_host ? prefill : later)[static_cast<size_t>(known.cell(0, i))] =
@@ -117,6 +117,17 @@ TEST(ProposeNgram, DraftsGoOnPastTheEnd) {
 
 TEST(ProposeNgram, ARowWithoutATokenKeepsItsDrafts) {
   EXPECT_EQ(propose({.tokens = {8, 8, 8}, .prefill_len = 2, .num_sampled = 0}), Ints(4, -9));
+}
+
+// vllm#52873: drafts end for good once a row is that long.
+TEST(ProposeNgram, ARowPast32768Tokens) {
+  for (const int32_t len : {32'766, 32'770, 65'540}) {
+    Ints tokens(static_cast<size_t>(len));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    tokens.insert(tokens.end(), {len - 9, len - 8, len - 7});
+    EXPECT_EQ(propose({.tokens = tokens, .prefill_len = len / 2}),
+              (Ints{len - 6, len - 5, len - 4, len - 3}));
+  }
 }
 
 // The definition, read literally.

@@ -75,6 +75,17 @@ TEST(SchedulerDrafts, ARequestThatMayEndIsScheduledUntilItCertainlyDoes) {
   EXPECT_THAT(bench.deltas, IsEmpty()) << "the request has ended";
 }
 
+// vllm#29759: a shorter row would take its step out of the graphs of equal rows.
+TEST(SchedulerDrafts, ARowNearItsEndDraftsAsManyAsTheOthers) {
+  Bench bench(drafts_config(3, 1));
+  bench.add(1, tokens_from(0, 5), 2);
+  bench.add(2, tokens_from(20, 5), 50);
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 5), Pair(4, 5)))
+      << "one token is left of the first";
+}
+
 TEST(SchedulerDrafts, AStopIdEndsInsideARun) {
   Bench bench(drafts_config(3, 1));
   Request request = request_of(1, tokens_from(20, 5));

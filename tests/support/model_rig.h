@@ -46,6 +46,13 @@ inline std::string ngram_config(int32_t num_drafts, bool adaptive = false) {
          std::to_string(num_drafts) + R"(, "adaptive": )" + (adaptive ? "true}" : "false}");
 }
 
+// Drafts from a row's own tokens and the outputs of all rows. As many as fit for each matched token, so many are wrong.
+inline std::string suffix_config(int32_t num_drafts, bool adaptive = false) {
+  return R"({"method": "suffix", "suffix_decoding_max_spec_factor": 8)"
+         R"(, "num_speculative_tokens": )" +
+         std::to_string(num_drafts) + R"(, "adaptive": )" + (adaptive ? "true}" : "false}");
+}
+
 // Drafts of a model.
 inline std::string draft_model_config(const std::string& model,
                                       int32_t num_drafts,

@@ -12,6 +12,7 @@
 #include "runner/features/prompt_logprobs.h"
 #include "runner/features/slot_check.h"
 #include "runner/features/step_times.h"
+#include "runner/features/suffix_drafts.h"
 
 namespace warprow {
 
@@ -40,6 +41,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.speculation.method == Speculation::Method::kNgram && parts.head != nullptr) {
     features.push_back(make_ngram_drafts(parts, options.speculation));
+  }
+  if (options.speculation.method == Speculation::Method::kSuffix && parts.head != nullptr) {
+    features.push_back(make_suffix_drafts(parts, options.speculation));
   }
   if (options.draft_model != nullptr) {
     features.push_back(make_model_drafts(parts, *options.draft_model));
