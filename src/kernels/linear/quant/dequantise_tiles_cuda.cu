@@ -20,7 +20,6 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kPitch = kQuantTileCols / 2 + 4;  // pairs of a row; no bank conflicts
 
 struct Params {
   const std::byte* tiles;  // of the first row
@@ -35,6 +34,7 @@ struct Params {
 template <PackedKind kKind>
 __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Params p) {
 #if __CUDA_ARCH__ >= 900
+  constexpr int kPitch = kQuantTileCols / 2 + 4;  // pairs of a row; no bank conflicts
   using Numbers = QuantNumbers<kKind>;
   pdl_wait();
   pdl_release();
