@@ -454,8 +454,8 @@ void expect_invariant(const Workload& load) {
   }
   expect_same_with_drafts(load, expected);
   expect_same_with_proposer(load, expected, "ngram", test::ngram_config);
-  expect_same_with_proposer(load, expected, "suffix", test::suffix_config);
-  if (load.vocab_size < 1000) {  // drafts of a real model are tests/golden/draft_model_test.cpp's
+  if (load.vocab_size < 1000) {  // for a real model: draft_steps_test.cpp, draft_model_test.cpp
+    expect_same_with_proposer(load, expected, "suffix", test::suffix_config);
     expect_same_with_proposer(
         load, expected, "draft_model", [&load](int32_t num_drafts, bool adaptive) {
           return test::draft_model_config(load.model, num_drafts, adaptive);
