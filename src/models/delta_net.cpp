@@ -141,7 +141,7 @@ DeltaNet::DeltaNet(const LayerLoader& layer, const KvPlan& kv)
     rate = -std::exp(rate);
   }
   const KvGroupSpec& group = kv.groups[static_cast<size_t>(group_)];
-  args_.shape = spec_;
+  args_.shape = static_cast<const GatedDeltaShape&>(spec_);
   args_.ba_by_key_head = whole.by_key_head;
   args_.conv = loader.constants(load_conv(layer, heads)).data;
   args_.rate = loader.constants(std::move(rates)).data;

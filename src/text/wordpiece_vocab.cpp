@@ -39,9 +39,9 @@ std::string special(const Json& config, const char* key, const char* usual) {
   return value.is_string() ? value.get<std::string>() : usual;
 }
 
-Json flag(const Json& config, const char* key, Json usual) {
+Json flag(const Json& config, const char* key, const Json& usual) {
   const auto at = config.find(key);
-  return at != config.end() && at->is_boolean() ? *at : std::move(usual);
+  return at != config.end() && at->is_boolean() ? *at : usual;
 }
 
 Json added_token(const std::string& text, const Json& id) {

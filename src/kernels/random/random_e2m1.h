@@ -14,6 +14,7 @@ inline constexpr float kE2m1Deviation = 1.5F;
 WR_HD constexpr int32_t nearest_e2m1(float v) {
   const float twice = 2.0F * (v < 0.0F ? -v : v);
   const int32_t step = twice < 4.0F ? 1 : twice < 8.0F ? 2 : 4;
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): at most 2^7 steps, constexpr, and the same on a GPU
   const int32_t steps = static_cast<int32_t>(twice / static_cast<float>(step) + 0.5F) * step;
   const int32_t rounded = steps < 12 ? steps : 12;
   return v < 0.0F ? -rounded : rounded;

@@ -80,6 +80,7 @@ Result<void> give_embeds(GenerationBody& body, std::vector<PromptEmbeds> embeds)
   const auto places = std::ranges::count_if(body.prompts, has_places);
   if (places == 0) {
     std::vector<TextOrIds> prompts;
+    prompts.reserve(embeds.size() + body.prompts.size());
     for (const PromptEmbeds& vectors : embeds) {
       prompts.emplace_back(std::vector<TokenId>(vectors->num_vectors(), -1));
     }
