@@ -54,6 +54,7 @@ Result<void> read_block(const json& object,
   }
   out.block_rows = (*at)[0].get<int64_t>();
   out.block_cols = (*at)[1].get<int64_t>();
+  out.has_blocks = true;
   return {};
 }
 

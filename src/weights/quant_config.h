@@ -36,6 +36,7 @@ struct QuantConfig {
   // kFp8, kCompressedTensors: rows and columns that share a scale, where the scales are a matrix.
   int64_t block_rows = 128;
   int64_t block_cols = 128;
+  bool has_blocks = false;  // the file states their size
   // kAwq, kGptq.
   int32_t bits = 4;
   int64_t group_size = 128;     // -1: all inputs; kCompressedTensors: of random weights

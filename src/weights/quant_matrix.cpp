@@ -186,16 +186,19 @@ class ByteMatrix final : public TensorsMatrix {
     const TensorSource& scales = **found;
     const QuantConfig& config = checkpoint.quantisation();
     const int64_t count = scales.rows * scales.cols;
-    const bool is_block_wise = scales.rows == ceil_div(rows, config.block_rows) &&
-                               scales.cols == ceil_div(cols, config.block_cols);
+    const bool of_rows = count == rows && (scales.cols == 1 || scales.rows == 1);
+    // A row of scales may fit both; it is one of blocks where the file states their size.
+    const bool of_blocks = scales.rows == ceil_div(rows, config.block_rows) &&
+                           scales.cols == ceil_div(cols, config.block_cols) &&
+                           (config.has_blocks || !of_rows);
     if (count == 1) {
       out->rows_each_ = rows;
       out->cols_each_ = cols;
-    } else if (is_block_wise) {
+    } else if (of_blocks) {
       out->rows_each_ = config.block_rows;
       out->cols_each_ = config.block_cols;
       out->form_.col_unit = config.block_cols;
-    } else if (count == rows && (scales.cols == 1 || scales.rows == 1)) {
+    } else if (of_rows) {
       out->cols_each_ = cols;
       out->of_row_ = scales.rows == 1;
     } else {

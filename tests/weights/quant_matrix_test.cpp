@@ -6,8 +6,10 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -104,6 +106,17 @@ TEST_F(QuantMatrixTest, WeightScaleInvMultiplies) {
         f8({0x38, 0xc0, 1, 0, 0x38, 0x38, 0xb8, 0x40, 0, 0, 0x38, 0xc0}));
   w.add_f32("m.weight_scale_inv", {1, 2}, std::vector<float>{4.0F, 8.0F});
   EXPECT_THAT(values(kFp8, w, 2, 6), ElementsAre(4, -8, 4.0F / 512, 0, 8, 8, -4, 8, 0, 0, 8, -16));
+}
+
+// Two scales, which could also be those of two blocks of 128 columns.
+TEST_F(QuantMatrixTest, AVectorOfScalesIsOfRowsWhereNoBlocksAreStated) {
+  SafetensorsWriter w;
+  w.add("m.weight", "F8_E4M3", {2, 256}, f8(std::vector<uint8_t>(512, 0x38)));
+  w.add_f32("m.weight_scale", {2}, std::vector<float>{4.0F, 8.0F});
+  const std::vector<float> got =
+      values(R"({"quant_method": "compressed-tensors", "format": "float-quantized"})", w, 2, 256);
+  EXPECT_EQ(std::ranges::count(got | std::views::take(256), 4.0F), 256);
+  EXPECT_EQ(std::ranges::count(got | std::views::drop(256), 8.0F), 256);
 }
 
 TEST_F(QuantMatrixTest, AwqInterleavesOutputsInAWord) {
