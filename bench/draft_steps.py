@@ -84,8 +84,8 @@ def main():
             got = json.loads(out)
             ids.append([choice["token_ids"] for choice in got["choices"]])
             steps += got["stats"]["steps"]
-            drafted += got["stats"]["spec_decode_num_draft_tokens"]
-            accepted += got["stats"]["spec_decode_num_accepted_tokens"]
+            drafted += got["stats"].get("spec_decode_num_draft_tokens", 0)
+            accepted += got["stats"].get("spec_decode_num_accepted_tokens", 0)
         return ids, steps, drafted, accepted, seconds
 
     for name, texts, flags in cases:
