@@ -54,7 +54,7 @@ Result<void> read_count(
   return {};
 }
 
-Result<void> read_share(const std::string& key, const Json& value, double most, double& to) {
+Result<void> read_number(const std::string& key, const Json& value, double most, double& to) {
   const double number = value.is_number() ? value.get<double>() : -1;
   if (number < 0 || number > most) {
     return refuse(fmt::format("{}: {} is not a number from 0 to {}", key, value.dump(), most));
@@ -74,10 +74,10 @@ std::optional<Result<void>> read_suffix_key(const std::string& key,
     return read_count(key, value, 0, kMaxCachedRequests, suffix.max_cached_requests);
   }
   if (key == "suffix_decoding_max_spec_factor") {
-    return read_share(key, value, kMaxSpecFactor, suffix.max_spec_factor);
+    return read_number(key, value, kMaxSpecFactor, suffix.max_spec_factor);
   }
   if (key == "suffix_decoding_min_token_prob") {
-    return read_share(key, value, 1, suffix.min_token_prob);
+    return read_number(key, value, 1, suffix.min_token_prob);
   }
   return std::nullopt;
 }

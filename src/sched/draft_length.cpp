@@ -11,8 +11,8 @@ constexpr int32_t kPassTokens = 8;
 constexpr double kWeight = 0.15;          // of a new draft in the average
 constexpr double kHysteresis = 1.25;      // how clearly another length must be better
 constexpr double kStepHysteresis = 1.02;  // the same for all rows of a step
-constexpr double kDraftStepCost =
-    0.03;  // of a step that verifies drafts: docs/performance.md, one row, K = 1
+// Of a step that verifies drafts, whatever their number: docs/performance.md, one row, K = 1.
+constexpr double kDraftStepCost = 0.03;
 
 // The largest j <= most with a^j > least.
 int32_t worth(double a, double least, int32_t most) {

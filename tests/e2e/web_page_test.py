@@ -162,10 +162,15 @@ def answers(browser):
     return browser.look("[...document.querySelectorAll('.turn.assistant .text')].map((e) => e.innerText)")
 
 
-class WebPage(unittest.TestCase):
+class BrowserTest(unittest.TestCase):
+    """A browser beside a server. Its page must not complain and must ask nobody else."""
+
+    FLAGS = []
+    HEIGHT = 800
+
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
+        cls.server = Server(*cls.FLAGS)
         cls.url = f"http://127.0.0.1:{cls.server.port}/"
         cls.browser = Browser()
 
@@ -177,16 +182,21 @@ class WebPage(unittest.TestCase):
     def setUp(self):
         self.browser.requested.clear()
         self.browser.complaints.clear()
-        self.browser.resize(1280, 800)
-        self.browser.open(self.url)
-        self.browser.look("localStorage.clear(), sessionStorage.clear()")
-        self.browser.open(self.url)
-        self.browser.wait_for("document.title.includes('·')")
+        self.browser.resize(1280, self.HEIGHT)
 
     def tearDown(self):
         self.assertEqual(self.browser.complaints, [])
         elsewhere = [url for url in self.browser.requested if not url.startswith((self.url, "data:"))]
         self.assertEqual(elsewhere, [])
+
+
+class WebPage(BrowserTest):
+    def setUp(self):
+        super().setUp()
+        self.browser.open(self.url)
+        self.browser.look("localStorage.clear(), sessionStorage.clear()")
+        self.browser.open(self.url)
+        self.browser.wait_for("document.title.includes('·')")
 
     def ask(self, text):
         self.browser.look("document.getElementById('prompt').focus()")
@@ -316,28 +326,11 @@ class Guarded(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
 
-class Dashboard(unittest.TestCase):
+class Dashboard(BrowserTest):
     TILES = ["Output", "Time to first token, median", "Time between tokens, median", "Running", "Queue", "KV cache in use"]
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--api-key", "secret", "--server-dev-mode", "--kv-cache-memory-bytes", "256MiB", "--max-num-seqs", "4")
-        cls.url = f"http://127.0.0.1:{cls.server.port}/"
-        cls.browser = Browser()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.browser.close()
-        assert cls.server.stop() == 0
-
-    def setUp(self):
-        self.browser.requested.clear()
-        self.browser.complaints.clear()
-        self.browser.resize(1280, 1000)
-
-    def tearDown(self):
-        self.assertEqual(self.browser.complaints, [])
-        self.assertEqual([url for url in self.browser.requested if not url.startswith((self.url, "data:"))], [])
+    FLAGS = ["--api-key", "secret", "--server-dev-mode", "--kv-cache-memory-bytes", "256MiB", "--max-num-seqs", "4"]
+    HEIGHT = 1000
 
     def ask(self, path, body=None):
         self.assertEqual(self.server.ask("POST", path, body, KEY)[0], 200)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/ops/propose_ngram.h"
 
+#include "tests/runner/paged_text.h"
+
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -44,21 +46,11 @@ struct OneLane {
   }
 };
 
-// The drafts of one row. Its tokens are in pages of 4, in reverse order; cells that are not its tokens hold 55. The
-// prompt is in host memory only until the first proposal, and on the device only after it.
+// The drafts of one row. The prompt is in host memory only until the first proposal, and on the device only after it.
 Ints propose(const Case& c) {
   const auto len = static_cast<int32_t>(c.tokens.size());
-  const int32_t num_pages = len / kPageSize + 1;
-  Ints pages(static_cast<size_t>(num_pages));
-  std::iota(pages.rbegin(), pages.rend(), 0);
-  Ints prefill(static_cast<size_t>(num_pages) * kPageSize, 55);
-  Ints later(prefill);
-  const RowTokens known{pages.data(), prefill.data(), later.data(), num_pages, kPageShift};
-  for (int32_t i = 0; i < len; ++i) {
-    const bool on_host = i < c.prefill_len && len - c.num_sampled == c.prefill_len;
-    (on_host ? prefill : later)[static_cast<size_t>(known.cell(0, i))] =
-        c.tokens[static_cast<size_t>(i)];
-  }
+  const bool is_first = len - c.num_sampled == c.prefill_len;
+  const test::PagedText text(c.tokens, is_first ? c.prefill_len : 0, kPageShift);
   RowState state;
   state.prefill_len = c.prefill_len;
   state.total_len = len;
@@ -69,15 +61,16 @@ Ints propose(const Case& c) {
   op.step.idx_mapping = idx_mapping.data();
   op.step.rows = &state;
   op.num_sampled = num_sampled.data();
-  op.known = known;
+  op.known = text.known;
   op.drafts = {drafts.data(), c.num_drafts};
   op.min_n = c.min_n;
   op.max_n = c.max_n;
   op(0, OneLane());
   op(1, OneLane());  // a padding row
-  if (len - c.num_sampled == c.prefill_len && c.num_sampled > 0) {
+  if (is_first && c.num_sampled > 0) {
     for (int32_t i = 0; i < len; ++i) {
-      EXPECT_EQ(later[static_cast<size_t>(known.cell(0, i))], c.tokens[static_cast<size_t>(i)]);
+      EXPECT_EQ(text.later[static_cast<size_t>(text.known.cell(0, i))],
+                c.tokens[static_cast<size_t>(i)]);
     }
   }
   return drafts;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/drafts/suffix_search.h"
 
+#include "tests/runner/paged_text.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -16,7 +18,6 @@ namespace {
 using Ints = std::vector<int32_t>;
 
 constexpr int32_t kPageShift = 3;
-constexpr int32_t kPageSize = 1 << kPageShift;
 constexpr int32_t kMaxRows = 4;
 
 // An index in memory of its own.
@@ -55,18 +56,9 @@ Ints propose(const Ints& tokens,
              int32_t num_drafts = 8,
              int32_t prefill_len = 0) {
   const auto len = static_cast<int32_t>(tokens.size());
-  const int32_t num_pages = len / kPageSize + 1;
-  Ints pages(static_cast<size_t>(num_pages));
-  std::iota(pages.rbegin(), pages.rend(), 0);
-  Ints prefill(static_cast<size_t>(num_pages) * kPageSize, 55);
-  Ints later(prefill);
-  const RowTokens known{pages.data(), prefill.data(), later.data(), num_pages, kPageShift};
-  for (int32_t i = 0; i < len; ++i) {
-    (i < prefill_len ? prefill : later)[static_cast<size_t>(known.cell(0, i))] =
-        tokens[static_cast<size_t>(i)];
-  }
+  const test::PagedText text(tokens, prefill_len, kPageShift);
   Ints drafts(static_cast<size_t>(num_drafts), -9);
-  propose_suffix({known, 0, prefill_len, len}, outputs, settings, drafts);
+  propose_suffix({text.known, 0, prefill_len, len}, outputs, settings, drafts);
   EXPECT_EQ(std::ranges::count(drafts, -9), 0);
   const auto none = std::ranges::find(drafts, -1);
   EXPECT_TRUE(std::all_of(none, drafts.end(), [](int32_t d) { return d == -1; }));

@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) silu_rows_of_any_width(Rows<T> a) {
 template <typename T, bool kExact>
 __device__ __forceinline__ float gelu_of(float v) {
   if constexpr (kExact) {
-    return 0.5F * v *
-           erfcf(v * -0.70710678118654752F);  // 1 + erf, without cancellation far below 0
+    // erfc(-x) is 1 + erf(x) without cancellation far below 0.
+    return 0.5F * v * erfcf(v * -0.70710678118654752F);
   }
   const float twice_u = 1.5957691216057308F * v * (1.0F + 0.044715F * v * v);
   return times_sigmoid<T>(v, twice_u);
