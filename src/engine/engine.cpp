@@ -256,7 +256,17 @@ class EngineImpl final : public Engine {
   [[nodiscard]] std::vector<LoadedAdapter> adapters() const override { return adapters_.list(); }
 
   Result<void> pause(PauseMode mode) override {
-    return call([this, mode] { return control_.pause(mode == PauseMode::kKeep); });
+    if (mode != PauseMode::kWait) {
+      return call([this, mode] { return control_.pause(mode == PauseMode::kKeep); });
+    }
+    Result<bool> paused = call([this] { return control_.begin_drain(); });
+    while (paused && !*paused) {
+      paused = call([this] { return control_.poll_drain(); });
+      if (paused && !*paused) {
+        std::this_thread::sleep_for(kLookAgain);
+      }
+    }
+    return paused.map([](bool) {});
   }
   Result<void> resume() override {
     return call([this] { return control_.resume(); });

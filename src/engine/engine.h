@@ -191,10 +191,11 @@ class Engine {
   // Those that requests may name, in the order of loading.
   [[nodiscard]] virtual std::vector<LoadedAdapter> adapters() const { return {}; }
 
-  // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, or go on after
-  // resume() where they were. Takes effect when the steps in flight are done; again while it is paused: no change but
-  // for requests. Errors: the engine has stopped. Blocks; not from a callback.
-  enum class PauseMode : uint8_t { kAbort, kKeep };
+  // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, go on after
+  // resume() where they were, or with kWait end as they would: the call then blocks until they have. Takes effect when
+  // the steps in flight are done; again while it is paused: no change but for requests. Errors: the engine has stopped;
+  // with kWait also a resume() or another such call meanwhile. Blocks; not from a callback.
+  enum class PauseMode : uint8_t { kAbort, kKeep, kWait };
   virtual Result<void> pause(PauseMode mode) = 0;
   virtual Result<void> resume() = 0;
   [[nodiscard]] virtual bool is_paused() const = 0;

@@ -59,6 +59,9 @@ class EngineLoop {
   // No step runs until resume(). Requests wait, or with `refusal`, a literal, end with that error.
   void pause(const char* refusal);
   void resume();
+  // New requests wait outside the scheduler until they are let in.
+  void hold_back() { intake_.hold_back(); }
+  void let_in() { intake_.let_in(); }
 
  private:
   bool tick();

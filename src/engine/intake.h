@@ -7,6 +7,8 @@
 #include "engine/structured_requests.h"
 #include "sched/scheduler.h"
 
+#include <vector>
+
 namespace warprow {
 
 // Applies commands between two steps: requests enter the scheduler, or leave it before their last token, and tasks run.
@@ -23,13 +25,18 @@ class Intake {
 
   // Submissions first: an abort may name one of them. Tasks last; their calls on the engine see all the rest applied.
   void apply(Commands& commands);
-  // Ends every request of the scheduler with kAbort.
+  // Ends every request of the scheduler, and those held back, with kAbort.
   void abort_all();
+  // From now on new requests wait outside the scheduler, until they are let in, in their order.
+  void hold_back() { holds_back_ = true; }
+  void let_in();
   // From now on new requests end with this error, a literal; null: they are accepted.
   void refuse_with(const char* error) { refusal_ = error; }
 
  private:
   void add(Submission& submission);
+  // False if it is not held back.
+  bool abort_held_back(RequestId id);
   void end_aborted(RequestId id);
 
   Scheduler& scheduler_;
@@ -37,6 +44,8 @@ class Intake {
   Delivery& delivery_;
   EngineRecord& record_;
   const char* refusal_ = nullptr;
+  bool holds_back_ = false;
+  std::vector<Submission> held_back_;
 };
 
 }  // namespace warprow

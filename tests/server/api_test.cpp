@@ -308,7 +308,7 @@ TEST_F(ApiTest, TheEngineIsPausedAndResumed) {
     EXPECT_EQ(status("GET", "/readyz"), 503);
     EXPECT_EQ(status("GET", "/livez"), 200);
   }
-  EXPECT_THAT(command("/pause", "mode=wait").body, HasSubstr("neither abort nor keep"));
+  EXPECT_THAT(command("/pause", "mode=soon").body, HasSubstr("neither abort, keep nor wait"));
   EXPECT_THAT(command("/pause", "clear_cache=1").body, HasSubstr("neither true nor false"));
   const auto update = [&](const std::string& body) {
     return reply("POST", "/update_weights", body).body;
