@@ -7,13 +7,15 @@ Needs two GPUs; without them it is skipped. With four, TP=4, PP=4 and TP=2 with 
 against those of one rank, in float32 and bf16, over prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
 other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `verify`: `warprow verify` with
 several ranks, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
-command with its name and nothing left behind; N rounds.
+command with its name and nothing left behind; N rounds. `hosts` (as root): the ranks of a launcher on two hosts, which are two
+mount namespaces with a /dev/shm each; NCCL goes over TCP between them.
 """
 
 import argparse
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -100,7 +102,8 @@ def check_tokens(run):
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"FAIL {dtype}, one rank: {error}")
             return False
-        for flags in (*run.divisions, ["-tp", "2", "--rank-transport", "nccl"]):
+        over_nccl = [[*flags, "--rank-transport", "nccl"] for flags in run.divisions if len(flags) > 2 or flags[1] == "2"]
+        for flags in (*run.divisions, *over_nccl):
             name, nccl = " ".join(flags), "nccl" in flags
             if run.device == "cpu" and nccl:
                 continue
@@ -138,6 +141,51 @@ def check_verify(run):
         if done.returncode != 0:
             print(done.stderr[-1500:])
             passed = False
+    return passed
+
+
+def on_two_hosts(run, prompts, flags):
+    """The choices that ranks of a launcher make, the first half of them on one host and the others on another."""
+    size = int(flags[1]) * (int(flags[3]) if len(flags) > 2 else 1)
+    command = run.command("generate", "--output", "json", "--prompts-file", str(prompts), "--dtype", "float32", *flags,
+                          "--distributed-executor-backend", "external_launcher")  # fmt: skip
+    hosts, per_host = [], size // 2
+    for host in range(2):
+        lines = ["mount -t tmpfs tmpfs /dev/shm"]
+        for place in range(per_host):
+            rank = host * per_host + place
+            output = f">{run.model}/rank{rank}.out 2>{run.model}/rank{rank}.err"
+            lines.append(f"RANK={rank} LOCAL_RANK={place} CUDA_VISIBLE_DEVICES={rank} {shlex.join(command)} {output} &")
+        lines.append("wait")
+        env = {**os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(per_host), "MASTER_ADDR": "127.0.0.1",
+               "MASTER_PORT": "29731", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}  # fmt: skip
+        if per_host == 1:
+            env["NCCL_P2P_DISABLE"] = "1"
+        hosts.append(subprocess.Popen(["unshare", "-m", "bash", "-c", "\n".join(lines)], env=env, start_new_session=True))
+    for host in hosts:
+        try:
+            host.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(host.pid, signal.SIGKILL)
+    errors = "".join((run.model / f"rank{rank}.err").read_text()[-600:] for rank in range(size))
+    choices = [json.loads(line)["choices"][0] for line in (run.model / "rank0.out").read_text().splitlines()]
+    return choices, errors
+
+
+def check_hosts(run):
+    passed, lines = True, requests()
+    want = run.generate(lines, "--dtype", "float32")
+    for flags in (["-tp", "2"], ["-pp", "2"], ["-tp", "2", "-pp", "2"]):
+        if flags not in run.divisions:
+            continue
+        got, errors = on_two_hosts(run, run.model / "prompts.jsonl", flags)
+        mistakes, _ = compare(lines, want, got, True)
+        ok = len(got) == len(want) and not mistakes
+        ok = ok and (run.device == "cpu" or "exchange with NCCL: they are on several hosts" in errors)
+        passed = passed and ok
+        print(f"{'ok' if ok else 'FAIL'} two hosts, {' '.join(flags)}: {len(got)} of {len(want)} requests", flush=True)
+        if not ok:
+            print(f"    {mistakes[:3]}\n{errors}")
     return passed
 
 
@@ -224,7 +272,7 @@ def main():
     if options.device == "cuda" and num_gpus() < 2:
         print("skipped: needs two GPUs")
         sys.exit(77)
-    checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults}
+    checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults, "hosts": check_hosts}
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name))
         run = Runner(options.warprow, Path(name), options.device, options.flags.split())
