@@ -8,7 +8,7 @@
 A round measures the cost table of this machine (`warprow bench costs`), starts a server, and for each load runs `warprow bench
 serve`, then `warprow simulate` over the arrivals that the client noted. Prints the medians of the rounds. The loads are seconds
 of random prompts, so that the machine's speed matters as little as possible; another process on the cores still spoils them, so
-each load is measured several times and its costs are measured again in each round.
+there are several rounds.
 """
 
 import argparse
@@ -91,10 +91,11 @@ def measure(args):
     for number in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
             one = {}
+            costs = Path(folder) / "costs.json"
             for name in names:
-                costs = Path(folder) / "costs.json"
-                run(args.warprow, "bench", "costs", args.model, *COMMON, *args.flags, "--max-batch-size", 32, "--num-steps", args.steps,
-                    "--context-len", 256, "--output-json", costs)
+                if args.each or not one:
+                    run(args.warprow, "bench", "costs", args.model, *COMMON, *args.flags, "--max-batch-size", 32, "--num-steps", args.steps,
+                        "--context-len", 256, "--output-json", costs)
                 real, simulated = measure_load(args, folder, costs, name, number)
                 one[name] = {"real": real, "simulated": simulated}
                 print(f"round {number + 1}, {name}: " + ", ".join(
@@ -125,6 +126,7 @@ def main():
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12, help="measured steps for each point of the cost table")
+    parser.add_argument("--each", action="store_true", help="measure the cost table before each load, not once a round")
     parser.add_argument("--only", default="", help="loads with this in their name")
     parser.add_argument("--output-json")
     parser.add_argument("--from", dest="source", help="print the table of an earlier --output-json")

@@ -26,7 +26,7 @@ void RequestLog::add(uint64_t id, const RequestEvent& event) {
   }
   const auto count = static_cast<size_t>(history->num_events);
   RequestEvent* const last = count > 0 ? &history->events[count - 1] : nullptr;
-  const bool joins = last != nullptr && last->kind == event.kind &&
+  const bool joins = last != nullptr && last->kind == event.kind && history->num_left_out == 0 &&
                      (event.kind == Kind::kHeld ||
                       (event.kind == Kind::kChunk && history->num_events > kMaxChunksUntil));
   if (joins) {

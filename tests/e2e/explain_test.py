@@ -72,7 +72,7 @@ class Explain(unittest.TestCase):
         self.assertIn("96 of 100 tokens from the prefix cache", text)
 
     def test_one_that_was_preempted(self):
-        server = self.serve("--kv-cache-memory-bytes", str(25 * BLOCK_BYTES), max_model_len=256)
+        server = self.serve("--kv-cache-memory-bytes", str(25 * BLOCK_BYTES), "--no-enable-prefix-caching", max_model_len=256)
         self.together(server, ["a", "b"], list(range(300, 316)), 220)
         choices = {name: self.explain(server, name) for name in "ab"}
         preempted = [choice for choice in choices.values() if choice["preemptions"] > 0]
@@ -83,6 +83,7 @@ class Explain(unittest.TestCase):
         names = [event["event"] for event in choice["timeline"]]
         self.assertLess(names.index("preempted"), len(names) - 1 - names[::-1].index("admitted"))
         self.assertIn("blocks", self.reasons(choice))
+        self.assertTrue(any("0 tokens were found in the cache" in why for why in choice["why"]), choice["why"])
 
     def test_only_its_key_sees_it(self):
         server = self.serve("--api-key", "one", "--api-key", "two")

@@ -200,6 +200,12 @@ TEST_F(Explanations, OfOneThatLivesOrIsForgotten) {
   EXPECT_TRUE(forgotten["timeline"].empty());
 }
 
+TEST_F(Explanations, OfOneThatRanAtOnce) {
+  add({.kind = Kind::kArrived, .first_step = 0}, 10);
+  add({.kind = Kind::kAdmitted, .other = 100, .first_step = 1}, 10);
+  EXPECT_THAT(why(explain()), Contains("It got a row at once."));
+}
+
 // Steps that the engine has forgotten are not made up.
 TEST_F(Explanations, WithoutSteps) {
   steps_.clear();

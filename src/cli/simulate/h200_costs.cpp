@@ -37,8 +37,8 @@ CostTable table_of(const Figures& figures) {
   for (const auto& [batch, ms] : figures.decode_ms) {
     decode.push_back({batch, 1e3 * ms - 1e-3 * context_ns * batch * kContext});
   }
-  // A step with few tokens takes as long as one that decodes as many.
-  std::vector<CostCurve::Point> prefill(decode.begin(), decode.begin() + 3);
+  // A step of up to 512 prompt tokens was not measured: it counts as one that decodes as many.
+  std::vector<CostCurve::Point> prefill = decode;
   prefill.push_back({kFirstTokenLen, 1e3 * figures.first_token_ms});
   prefill.push_back({kStepTokens, 1e3 * kStepTokens / figures.prefill_ktok_s});
   table.prefill_us = CostCurve(std::move(prefill));
