@@ -8,6 +8,7 @@
 #include "engine/adapters.h"
 #include "engine/observe.h"
 #include "engine/request.h"
+#include "engine/request_log.h"
 #include "engine/validate.h"
 #include "executor/executor.h"
 #include "sched/request.h"
@@ -163,6 +164,10 @@ class Engine {
   [[nodiscard]] virtual std::optional<std::vector<RequestStatus>> list_requests(
       std::chrono::milliseconds patience) = 0;
   [[nodiscard]] virtual const StepLog& steps() const = 0;
+  // What happened to a request; nullopt if it is unknown or forgotten.
+  [[nodiscard]] virtual std::optional<RequestHistory> history(RequestId /*id*/) const {
+    return std::nullopt;
+  }
   [[nodiscard]] virtual const MaskLog& mask_fills() const = 0;
   // Forgets every cached prefix. kInvalidArgument while requests run. Blocks; not from a callback.
   virtual Result<void> reset_prefix_cache() = 0;

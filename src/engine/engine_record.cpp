@@ -43,6 +43,7 @@ void EngineRecord::hand_over(const SchedulerOutput& step) {
   const SchedulerStats scheduler = scheduler_.stats();
   trace.num_running = scheduler.num_running;
   trace.num_waiting = scheduler.num_waiting;
+  trace.wait_reason = scheduler.wait_reason;
   steps_.begin(trace);
 }
 
@@ -51,11 +52,11 @@ void EngineRecord::await_output() {
   enter(EnginePhase::kDevice);
 }
 
-EngineClock::time_point EngineRecord::deliver() {
+EngineClock::time_point EngineRecord::deliver(const StepStats& stats) {
   enter(EnginePhase::kDelivering);
   progress_.count_step();
   const EngineClock::time_point done = EngineClock::now();
-  steps_.end(awaited_, done);
+  steps_.end(awaited_, done, stats);
   return done;
 }
 

@@ -27,7 +27,9 @@ void Intake::apply(Commands& commands) {
     }
   }
   for (const RequestId id : commands.stopped) {
-    scheduler_.finish_request(id);
+    if (scheduler_.finish_request(id)) {
+      requests_.end(id, FinishReason::kStop);
+    }
     structured_.remove(id);
   }
   record_.publish();
@@ -71,6 +73,8 @@ void Intake::add(Submission& submission) {
   }
   structured_.add(submission);
   record_.count_prompt(request.prompt.size());
+  const SchedulerStats scheduler = scheduler_.stats();
+  requests_.arrive(request, scheduler.num_waiting, scheduler.num_running);
   const Result<void> added = scheduler_.add_request(request);
   WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
 }

@@ -4,6 +4,7 @@
 #include "engine/delivery.h"
 #include "engine/engine_record.h"
 #include "engine/inbox.h"
+#include "engine/request_log.h"
 #include "engine/structured_requests.h"
 #include "sched/scheduler.h"
 
@@ -20,8 +21,13 @@ class Intake {
   Intake(Scheduler& scheduler,
          StructuredRequests& structured,
          Delivery& delivery,
-         EngineRecord& record)
-      : scheduler_(scheduler), structured_(structured), delivery_(delivery), record_(record) {}
+         EngineRecord& record,
+         RequestLog& requests)
+      : scheduler_(scheduler),
+        structured_(structured),
+        delivery_(delivery),
+        record_(record),
+        requests_(requests) {}
 
   // Submissions first: an abort may name one of them. Tasks last; their calls on the engine see all the rest applied.
   void apply(Commands& commands);
@@ -43,6 +49,7 @@ class Intake {
   StructuredRequests& structured_;
   Delivery& delivery_;
   EngineRecord& record_;
+  RequestLog& requests_;
   const char* refusal_ = nullptr;
   bool holds_back_ = false;
   std::vector<Submission> held_back_;
