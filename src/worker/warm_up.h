@@ -28,4 +28,9 @@ struct WarmUpLimits {
 // scheduler's first.
 void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache);
 
+// Runs one prompt of up to kCalibrationToks fixed tokens, drawn evenly from the vocabulary, and releases its row: before
+// warm_up, which it is otherwise like. A check fails if the limits allow no token.
+inline constexpr int32_t kCalibrationToks = 512;
+void run_calibration(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache);
+
 }  // namespace warprow

@@ -45,7 +45,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "enable_expert_parallel": (False,),
     "enable_lora": (False,),
     "hf_overrides": ({},),
-    "kv_cache_dtype": ("auto",),
     "override_pooler_config": (),
     "pooler_config": (),
     "skip_tokenizer_init": (False,),
