@@ -95,7 +95,10 @@ std::vector<TokenId> first_tokens(int32_t num, const WarmUpLimits& limits) {
 
 }  // namespace
 
-void run_calibration(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache) {
+void run_calibration(Runner& runner,
+                     Model& model,
+                     const WarmUpLimits& limits,
+                     const KvCacheSpec& cache) {
   const auto blocks_of_all = [&cache](int32_t tokens) {
     int32_t blocks = 0;
     for (const KvGroupSpec& group : cache.groups) {
@@ -116,7 +119,9 @@ void run_calibration(Runner& runner, const WarmUpLimits& limits, const KvCacheSp
   SchedulerOutput step;
   step.step = -4;
   add_row(step, 0, prompt, 1, {}, limits, cache);
+  model.measure_kv_scales(true);
   run(runner, step);
+  model.measure_kv_scales(false);  // a step without tokens has a forward, too
   step.clear();
   step.step = -3;
   step.finished_rows.push_back(RowId{0});

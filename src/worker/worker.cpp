@@ -72,9 +72,7 @@ WarmUpLimits Worker::warm_up_limits() const {
 // Else says once how many layers have none.
 void Worker::settle_kv_scales() {
   if (plan_.config.calculate_kv_scales) {
-    rank_.model->measure_kv_scales(true);
-    run_calibration(*rank_.runner, warm_up_limits(), plan_.kv_cache);
-    rank_.model->measure_kv_scales(false);
+    run_calibration(*rank_.runner, *rank_.model, warm_up_limits(), plan_.kv_cache);
     const View<float, 1> scales = rank_.model->kv_scales();
     calculated_kv_scales_.resize(static_cast<size_t>(scales.shape[0]));
     stream_->copy_to_host(

@@ -196,6 +196,7 @@ TEST(EightBitKvCachePlan, RefusesWhatCannotBeCombined) {
   config.calculate_kv_scales = false;
   config.kv_cache_dtype = "fp8";
   config.model = test::source_path("tests/golden/tiny/embed_bert");
+  config.max_model_len = 0;
   const auto encoder = plan_model(config, this_machine());
   ASSERT_FALSE(encoder);
   EXPECT_EQ(encoder.error().message, "--kv-cache-dtype: fp8_e4m3 with an encoder is not supported");
