@@ -128,6 +128,11 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
         ErrorCode::kUnsupported,
         fmt::format("--kv-cache-dtype: {} with an encoder is not supported", dtype_name(kv_dtype)));
   }
+  if (is_f8(kv_dtype) && config.dtype == "float32" && plan.device.kind == DeviceKind::kCuda) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--kv-cache-dtype: {} with --dtype float32 is not supported on a GPU",
+                            dtype_name(kv_dtype)));
+  }
   const int32_t kernel_block =
       config.kernel_block_size > 0 ? config.kernel_block_size : config.block_size;
   const Result<std::vector<std::string>> backends =
