@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/ids.h"
 #include "config/engine_config.h"
@@ -95,6 +96,7 @@ struct EngineStats {
   int64_t max_steps_in_flight = 0;
   int64_t block_size = 0;
   int64_t num_blocks = 0;
+  DType kv_dtype = DType::kBF16;  // of cached keys and values
   int64_t step_allocations = 0;
   int64_t row_state_bytes = 0;
   // Parts of steps that could use a graph, by how they ran; a step has two, the forward and sampling.

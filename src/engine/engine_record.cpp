@@ -9,6 +9,11 @@ EngineRecord::EngineRecord(const Scheduler& scheduler,
     : scheduler_(scheduler), executor_(executor), structured_(structured) {
   const ModelFacts& facts = executor.model_facts();
   published_.block_size = facts.kv.groups.front().block_size;
+  for (const KvGroupSpec& group : facts.kv.groups) {
+    if (group.kind != KvKind::kState) {
+      published_.kv_dtype = group.dtype;
+    }
+  }
   published_.num_blocks = facts.kv.num_blocks;
   published_.max_drafts = facts.max_drafts;
   publish();

@@ -41,7 +41,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "data_parallel_size": (1,),
     "enable_expert_parallel": (False,),
     "hf_overrides": ({},),
-    "kv_cache_dtype": ("auto",),
     "override_pooler_config": (),
     "pooler_config": (),
     "skip_tokenizer_init": (False,),

@@ -107,12 +107,14 @@ void write_engine(Page& page, const EngineStats& stats, const std::string& label
              "Share of the KV cache that requests hold, 0 to 1.",
              labels,
              num_blocks > 0 ? stats.num_blocks_used / num_blocks : 0.0);
-  page.gauge(
-      "vllm:cache_config_info",
-      "The KV cache's shape as labels.",
-      fmt::format(
-          "{},block_size=\"{}\",num_gpu_blocks=\"{}\"", labels, stats.block_size, stats.num_blocks),
-      1);
+  page.gauge("vllm:cache_config_info",
+             "The KV cache's shape as labels.",
+             fmt::format("{},block_size=\"{}\",cache_dtype=\"{}\",num_gpu_blocks=\"{}\"",
+                         labels,
+                         stats.block_size,
+                         dtype_name(stats.kv_dtype),
+                         stats.num_blocks),
+             1);
   page.counter("vllm:num_preemptions",
                "Requests that lost their blocks to others.",
                labels,
