@@ -7,9 +7,11 @@
 #include <array>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -223,9 +225,22 @@ Result<ArrivalTrace> read_lines(LineFile& file,
   return trace;
 }
 
+// Those of one time keep their order.
+void sort_by_arrival(std::vector<TraceRequest>& requests) {
+  std::vector<size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(requests[i].arrival_s, i); });
+  std::vector<TraceRequest> sorted;
+  sorted.reserve(requests.size());
+  for (const size_t i : order) {
+    sorted.push_back(std::move(requests[i]));
+  }
+  requests = std::move(sorted);
+}
+
 // Arrivals from 0 on, in their order.
 void settle_arrivals(ArrivalTrace& trace) {
-  std::ranges::stable_sort(trace.requests, {}, &TraceRequest::arrival_s);
+  sort_by_arrival(trace.requests);
   const double first = trace.requests.empty() ? 0 : trace.requests.front().arrival_s;
   for (TraceRequest& request : trace.requests) {
     request.arrival_s -= first;
