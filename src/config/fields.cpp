@@ -50,6 +50,13 @@ constexpr Field kFields[] = {
              "are loaded; none: as the model's files have them",
      .alias = "q",
      .choices = "none|fp8"},
+    {.name = "fp8-activations",
+     .member = &EngineConfig::fp8_activations,
+     .group = "Model",
+     .help = "auto: products with 8-bit float weights round their inputs to 8 bits too, where the "
+             "model's files or --quantization fp8 say so (Hopper GPUs; a CPU with --dtype "
+             "float32); off: never",
+     .choices = "auto|off"},
     {.name = "runner",
      .member = &EngineConfig::runner,
      .group = "Model",

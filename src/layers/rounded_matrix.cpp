@@ -3,7 +3,7 @@
 
 #include "base/dtype.h"
 #include "base/math.h"
-#include "weights/float8.h"
+#include "base/float8.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,14 @@ namespace {
 
 class RoundedMatrix final : public QuantMatrix {
  public:
-  RoundedMatrix(QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row)
+  RoundedMatrix(QuantNumber number,
+                int32_t group,
+                int64_t rows,
+                int64_t cols,
+                FloatRow row,
+                F8Inputs inputs)
       : row_(std::move(row)) {
+    form_.inputs = inputs;
     form_.number = number;
     form_.group = number == QuantNumber::kF8 ? 128 : group;
     form_.zero_point = number == QuantNumber::kF8 ? 0 : number == QuantNumber::kQ4 ? 8 : 128;
@@ -76,9 +82,13 @@ class RoundedMatrix final : public QuantMatrix {
 
 }  // namespace
 
-std::unique_ptr<QuantMatrix> rounded_matrix(
-    QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row) {
-  return std::make_unique<RoundedMatrix>(number, group, rows, cols, std::move(row));
+std::unique_ptr<QuantMatrix> rounded_matrix(QuantNumber number,
+                                            int32_t group,
+                                            int64_t rows,
+                                            int64_t cols,
+                                            FloatRow row,
+                                            F8Inputs inputs) {
+  return std::make_unique<RoundedMatrix>(number, group, rows, cols, std::move(row), inputs);
 }
 
 }  // namespace warprow

@@ -48,6 +48,7 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   const RankComms& comms) {
   ParameterLoader::Quantisation quantisation;
   quantisation.to_fp8 = plan.config.quantization == "fp8";
+  quantisation.rounds_inputs = plan.config.fp8_activations == "auto";
   quantisation.exact = plan.decoder.linear.act == ActFormat::kF32;
   ParameterLoader loader(*plan.checkpoint,
                          stream,

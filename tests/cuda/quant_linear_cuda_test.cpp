@@ -7,7 +7,7 @@
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "tests/cuda/cuda_test.h"
-#include "weights/float8.h"
+#include "base/float8.h"
 
 #include <algorithm>
 #include <cmath>

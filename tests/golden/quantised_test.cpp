@@ -3,6 +3,8 @@
 #include "tests/support/model_rig.h"
 #include "tests/support/quantised_model.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -33,7 +35,8 @@ RandomModel small_model(const std::string& scheme) {
 std::map<uint64_t, test::RigResult> run(const std::string& model,
                                         const std::string& dtype,
                                         int32_t ranks = 1,
-                                        const std::string& quantization = "none") {
+                                        const std::string& quantization = "none",
+                                        const std::string& fp8_activations = "auto") {
   RigOptions options;
   options.config.model = model;
   options.config.dtype = dtype;
@@ -44,6 +47,7 @@ std::map<uint64_t, test::RigResult> run(const std::string& model,
   options.config.threads = 1;
   options.config.tensor_parallel_size = ranks;
   options.config.quantization = quantization;
+  options.config.fp8_activations = fp8_activations;
   ModelRig rig(options);
   std::mt19937 random(3);
   for (const int32_t len : {1, 9, 40}) {
@@ -83,7 +87,7 @@ TEST_P(Quantised, EqualsItsDequantisedTwin) {
   const TempDir twin;
   const QuantisedModel model{small_model(GetParam()), GetParam(), 32};
   const auto [of_quantised, of_twin] = model.write(quantised, twin);
-  expect_equal(run(of_quantised, "float32"), run(of_twin, "float32"), 2e-4F);
+  expect_equal(run(of_quantised, "float32", 1, "none", "off"), run(of_twin, "float32"), 2e-4F);
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
@@ -103,6 +107,30 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            "gptq_order",
                                            "gptq8"),
                          [](const auto& scheme) { return std::string(scheme.param); });
+
+// Inputs that are rounded to 8 bits change probabilities, and not by much.
+TEST(QuantisedInputs, AreRoundedUnlessSwitchedOff) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "modelopt"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir quantised;
+    const TempDir twin;
+    const std::string model =
+        QuantisedModel{small_model(scheme), scheme, 32}.write(quantised, twin).first;
+    const auto rounded = run(model, "float32");
+    const auto exact = run(model, "float32", 1, "none", "off");
+    float most = 0.0F;
+    for (const auto& [id, want] : exact) {
+      const test::RigResult& got = rounded.at(id);
+      for (const auto& [token, logprob] : want.top.front()) {
+        for (const auto& [other, other_logprob] : got.top.front()) {
+          most = std::max(most, other == token ? std::fabs(logprob - other_logprob) : 0.0F);
+        }
+      }
+    }
+    EXPECT_GT(most, 1e-5F);
+    EXPECT_LT(most, 5e-2F);
+  }
+}
 
 // Quantising while loading is what a checkpoint with a scale for each row has.
 TEST(QuantisedAtLoad, EqualsACheckpointInFp8) {
