@@ -72,15 +72,19 @@ class CudaParity : public ::testing::Test {
                             const char* cpu_dtype,
                             const GapRule& rule,
                             const std::string& backend = "auto",
-                            const char* dtype = "auto") {
+                            const char* dtype = "auto",
+                            const char* fp8_activations = "auto") {
     const std::vector<Request> requests = greedy_requests(vocab_size, 24);
-    ModelRig cpu(options_of(model, "cpu", cpu_dtype));
+    RigOptions cpu_options = options_of(model, "cpu", cpu_dtype);
+    cpu_options.config.fp8_activations = fp8_activations;
+    ModelRig cpu(cpu_options);
     for (const Request& request : requests) {
       cpu.add(request);
     }
     cpu.run();
     RigOptions options = options_of(model, "cuda", dtype);
     options.config.attention_backend = backend;
+    options.config.fp8_activations = fp8_activations;
     ModelRig gpu(options);
     const GapCounts counts = expect_follows(gpu, requests, cpu.results(), rule);
     EXPECT_EQ(counts.positions, static_cast<int64_t>(requests.size()) * 24);
@@ -118,7 +122,21 @@ TEST_F(CudaParity, QuantisedWeights) {
     const TempDir dir;
     const TempDir twin;
     const test::QuantisedModel model{{.family = "qwen2", .num_layers = 2, .seed = 24}, scheme};
-    expect_parity(model.write(dir, twin).first, model.base.vocab_size, "bfloat16", {});
+    expect_parity(
+        model.write(dir, twin).first, model.base.vocab_size, "bfloat16", {}, "auto", "auto", "off");
+  }
+}
+// Inputs rounded to 8 bits, from bf16 on the GPU: some have the number next to the CPU's.
+TEST_F(CudaParity, RoundedInputs) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "modelopt"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir dir;
+    const TempDir twin;
+    const test::QuantisedModel model{{.family = "qwen2", .num_layers = 2, .seed = 24}, scheme};
+    expect_parity(model.write(dir, twin).first,
+                  model.base.vocab_size,
+                  "float32",
+                  {.gap = 0.1F, .mean = 0.03, .tolerance = 0.2F});
   }
 }
 // Exactly dequantised.
@@ -133,7 +151,8 @@ TEST_F(CudaParity, QuantisedWeightsInFloat32) {
                   "float32",
                   kFloat32Rule,
                   "float32",
-                  "float32");
+                  "float32",
+                  "off");
   }
 }
 
