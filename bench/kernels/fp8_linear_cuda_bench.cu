@@ -50,7 +50,8 @@ struct Weight {
         units[at + i] = static_cast<std::byte>(rng() & 0xbfU);
       }
       for (size_t i = numbers; i < unit; i += 4) {
-        const float scale = 0.5e-2F * static_cast<float>(1 + rng() % 3) / std::sqrt(static_cast<float>(p.k));
+        const float scale =
+            0.5e-2F * static_cast<float>(1 + rng() % 3) / std::sqrt(static_cast<float>(p.k));
         std::memcpy(units.data() + at + i, &scale, 4);
       }
     }
@@ -94,7 +95,10 @@ class Room {
   [[nodiscard]] const float* y() const { return y_; }
 
   // next: whether a sum begins the next norm.
-  [[nodiscard]] Sm90Fp8Args args(const ModelProduct& p, const PackedWeight& w, int32_t m, bool next) const {
+  [[nodiscard]] Sm90Fp8Args args(const ModelProduct& p,
+                                 const PackedWeight& w,
+                                 int32_t m,
+                                 bool next) const {
     Sm90GemmArgs a;
     a.w = w.data;
     a.x = x_;
@@ -140,7 +144,13 @@ class Room {
   std::byte* rounded_ = nullptr;
 };
 
-void run(Stream& stream, Room& room, const ModelProduct& p, const PackedWeight& w, int32_t m, int32_t few_bytes, bool separate) {
+void run(Stream& stream,
+         Room& room,
+         const ModelProduct& p,
+         const PackedWeight& w,
+         int32_t m,
+         int32_t few_bytes,
+         bool separate) {
   const int32_t sms = stream.device().facts().num_sms;
   Sm90Fp8Plan small = sm90_fp8_plan(w, m, sms, 0, 0, few_bytes);
   const Sm90Fp8LargePlan large = sm90_fp8_large_plan(w, m, sms);
@@ -152,7 +162,8 @@ void run(Stream& stream, Room& room, const ModelProduct& p, const PackedWeight& 
     small = sm90_fp8_plan(w, 2, sms, 0, 0, few_bytes);
   }
   room.round(stream, room.args(p, w, m, true), w);
-  if (small.cols == 128 && sm90_fp8_large_us(large, w, m, sms) < sm90_fp8_us(small, m, p.n, p.k, sms)) {
+  if (small.cols == 128 &&
+      sm90_fp8_large_us(large, w, m, sms) < sm90_fp8_us(small, m, p.n, p.k, sms)) {
     sm90_fp8_gemm_large(stream, room.args(p, w, m, false), w, large);
   } else {
     sm90_fp8_gemm(stream, room.args(p, w, m, true), w, small);
@@ -173,10 +184,11 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, F8Input
       bytes += weights[order.back()]->bytes;
     }
   }
-  std::printf("%s inputs %d: ms of a step's linears without the head; read time of the weights %.3f\n",
-              model.name,
-              static_cast<int>(inputs),
-              bytes / kReadBytesPerSecond * 1e3);
+  std::printf(
+      "%s inputs %d: ms of a step's linears without the head; read time of the weights %.3f\n",
+      model.name,
+      static_cast<int>(inputs),
+      bytes / kReadBytesPerSecond * 1e3);
   for (const int32_t m : {1, 2, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192}) {
     std::printf("  m %4d", m);
     for (const int32_t few : {72, 112, 150, 225}) {
@@ -190,7 +202,13 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, F8Input
             calls,
             [&](int n) {
               const size_t at = order[static_cast<size_t>(n)];
-              run(stream, room, model.products[at % 4], weights[at]->weight, m, few * 1024, separate);
+              run(stream,
+                  room,
+                  model.products[at % 4],
+                  weights[at]->weight,
+                  m,
+                  few * 1024,
+                  separate);
             },
             5);
         std::printf("  %dK%s %.3f", few, separate ? " apart" : "", us * calls * 1e-3);
@@ -201,7 +219,8 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, F8Input
   }
 }
 
-void bench_products(Stream& stream, const ModelProducts& model, Room& room, F8Inputs inputs, bool only_large) {
+void bench_products(
+    Stream& stream, const ModelProducts& model, Room& room, F8Inputs inputs, bool only_large) {
   const int32_t sms = stream.device().facts().num_sms;
   for (size_t i = 0; i < 4; ++i) {
     const ModelProduct& p = model.products[i];
@@ -216,7 +235,11 @@ void bench_products(Stream& stream, const ModelProducts& model, Room& room, F8In
         continue;
       }
       const double read = copies[0]->bytes / kReadBytesPerSecond * 1e6;
-      std::printf("  %-8s m %4d read %7.2f flops(1400T) %7.2f", p.name, m, read, 2.0 * m * p.n * p.k / 1400e12 * 1e6);
+      std::printf("  %-8s m %4d read %7.2f flops(1400T) %7.2f",
+                  p.name,
+                  m,
+                  read,
+                  2.0 * m * p.n * p.k / 1400e12 * 1e6);
       const auto time = [&](const std::function<void(const PackedWeight&)>& call) {
         return graph_us(
             stream,
@@ -225,7 +248,9 @@ void bench_products(Stream& stream, const ModelProducts& model, Room& room, F8In
             3);
       };
       room.round(stream, room.args(p, copies[0]->weight, m, true), copies[0]->weight);
-      std::printf(" round %.2f", time([&](const PackedWeight& w) { room.round(stream, room.args(p, w, m, true), w); }));
+      std::printf(" round %.2f", time([&](const PackedWeight& w) {
+                    room.round(stream, room.args(p, w, m, true), w);
+                  }));
       if (m <= 512) {
         for (const int32_t parts : {1, 2, 4}) {
           for (const int32_t groups : {1, 2, 3}) {
@@ -233,7 +258,9 @@ void bench_products(Stream& stream, const ModelProducts& model, Room& room, F8In
               continue;
             }
             const Sm90Fp8Plan plan = sm90_fp8_plan(copies[0]->weight, m, sms, parts, groups);
-            const double us = time([&](const PackedWeight& w) { sm90_fp8_gemm(stream, room.args(p, w, m, true), w, plan); });
+            const double us = time([&](const PackedWeight& w) {
+              sm90_fp8_gemm(stream, room.args(p, w, m, true), w, plan);
+            });
             std::printf(" | %d/%d/%d %.2f", parts, groups, plan.stages, us);
           }
         }
@@ -245,7 +272,9 @@ void bench_products(Stream& stream, const ModelProducts& model, Room& room, F8In
               continue;
             }
             const Sm90Fp8LargePlan plan{cols, parts};
-            const double us = time([&](const PackedWeight& w) { sm90_fp8_gemm_large(stream, room.args(p, w, m, false), w, plan); });
+            const double us = time([&](const PackedWeight& w) {
+              sm90_fp8_gemm_large(stream, room.args(p, w, m, false), w, plan);
+            });
             std::printf(" | large %d/%d %.2f", cols, parts, us);
           }
         }
@@ -300,8 +329,21 @@ int check(Stream& stream, Room& room, const ModelProduct& p, F8Inputs inputs) {
           values[v] = bf16_to_f32(bits);
         }
       }
-      std::printf("  DIFFERENT %s %d x %d inputs %d %s m %d: %zu of %zu elements, first %zu (row %zu): %g, not %g\n", p.name, p.n, p.k, static_cast<int>(inputs),
-                  name, m, differ, got.size() / element, first, first * element / row_bytes, values[0], values[1]);
+      std::printf(
+          "  DIFFERENT %s %d x %d inputs %d %s m %d: %zu of %zu elements, first %zu (row %zu): %g, "
+          "not %g\n",
+          p.name,
+          p.n,
+          p.k,
+          static_cast<int>(inputs),
+          name,
+          m,
+          differ,
+          got.size() / element,
+          first,
+          first * element / row_bytes,
+          values[0],
+          values[1]);
       ++bad;
     }
   };
@@ -320,7 +362,9 @@ int check(Stream& stream, Room& room, const ModelProduct& p, F8Inputs inputs) {
     }
     if (m == 1) {
       Sm90Fp8Plan plan = sm90_fp8_plan(w, 2, sms, parts, 1);
-      compare("apart", m, result(m, [&](const Sm90Fp8Args& args) { sm90_fp8_gemm(stream, args, w, plan); }));
+      compare("apart", m, result(m, [&](const Sm90Fp8Args& args) {
+                sm90_fp8_gemm(stream, args, w, plan);
+              }));
     }
     if (!(p.epilogue == kSwiGlu && p.y_f32)) {
       for (const int32_t cols : {128, 256}) {

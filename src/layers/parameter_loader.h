@@ -60,7 +60,8 @@ class ParameterLoader {
                   LoadFormat format = LoadFormat::kAuto,
                   DType rows = DType::kBF16,
                   Progress progress = {},
-                  const Quantisation& quantisation = {.to_fp8 = false, .exact = true, .rounds_inputs = true});
+                  const Quantisation& quantisation = {
+                      .to_fp8 = false, .exact = true, .rounds_inputs = true});
 
   // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
   // the spec and its format declare, or cannot be split as they declare.

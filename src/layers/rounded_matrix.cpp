@@ -2,8 +2,8 @@
 #include "layers/rounded_matrix.h"
 
 #include "base/dtype.h"
-#include "base/math.h"
 #include "base/float8.h"
+#include "base/math.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,12 +14,8 @@ namespace {
 
 class RoundedMatrix final : public QuantMatrix {
  public:
-  RoundedMatrix(QuantNumber number,
-                int32_t group,
-                int64_t rows,
-                int64_t cols,
-                FloatRow row,
-                F8Inputs inputs)
+  RoundedMatrix(
+      QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row, F8Inputs inputs)
       : row_(std::move(row)) {
     form_.inputs = inputs;
     form_.number = number;
@@ -82,12 +78,8 @@ class RoundedMatrix final : public QuantMatrix {
 
 }  // namespace
 
-std::unique_ptr<QuantMatrix> rounded_matrix(QuantNumber number,
-                                            int32_t group,
-                                            int64_t rows,
-                                            int64_t cols,
-                                            FloatRow row,
-                                            F8Inputs inputs) {
+std::unique_ptr<QuantMatrix> rounded_matrix(
+    QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row, F8Inputs inputs) {
   return std::make_unique<RoundedMatrix>(number, group, rows, cols, std::move(row), inputs);
 }
 

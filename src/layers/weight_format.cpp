@@ -168,7 +168,8 @@ WeightFormat quant_format(const QuantMatrix& matrix,
   }
   const bool tiles = of_linear && device.compute_capability == 90 && form.group >= 32 &&
                      rows % kQuantTileRows == 0 && cols % 8 == 0;
-  format.cuda = tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form, rounds_inputs)} : bf16_rows_form();
+  format.cuda =
+      tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form, rounds_inputs)} : bf16_rows_form();
   format.cuda_f32 = {Repack::kF32Rows, plain(PackedKind::kF32)};
   return format;
 }

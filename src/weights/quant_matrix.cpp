@@ -3,8 +3,8 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
-#include "base/math.h"
 #include "base/float8.h"
+#include "base/math.h"
 
 #include <algorithm>
 #include <array>
@@ -225,8 +225,8 @@ class ByteMatrix final : public TensorsMatrix {
     if (!halves) {
       return tl::unexpected(halves.error());
     }
-    if (Result<void> done = f8 ? out->read_inputs(of_blocks && count > 1, numbers.name)
-                               : Result<void>();
+    if (Result<void> done =
+            f8 ? out->read_inputs(of_blocks && count > 1, numbers.name) : Result<void>();
         !done) {
       return tl::unexpected(done.error());
     }
@@ -244,7 +244,7 @@ class ByteMatrix final : public TensorsMatrix {
   Result<void> read_inputs(bool of_blocks, const std::string& name) {
     const QuantInputs inputs = checkpoint_.quantisation().inputs;
     if (inputs == QuantInputs::kDynamic) {
-      form_.inputs = !of_blocks         ? F8Inputs::kRow
+      form_.inputs = !of_blocks          ? F8Inputs::kRow
                      : cols_each_ == 128 ? F8Inputs::kGroup
                                          : F8Inputs::kNone;
     }
@@ -253,8 +253,8 @@ class ByteMatrix final : public TensorsMatrix {
     }
     const std::string module = name.substr(0, name.rfind('.') + 1);
     const std::string other = module + "activation_scale";
-    const Result<const TensorSource*> found = scales_of(
-        checkpoint_, checkpoint_.find(other) != nullptr ? other : module + "input_scale");
+    const Result<const TensorSource*> found =
+        scales_of(checkpoint_, checkpoint_.find(other) != nullptr ? other : module + "input_scale");
     if (!found) {
       return tl::unexpected(found.error());
     }

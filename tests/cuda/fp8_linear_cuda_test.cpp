@@ -2,12 +2,12 @@
 // Products of e4m3 weights and inputs: the rounding of inputs bit for bit, sums in double of the same numbers, and the bits of
 // a row among any number of rows.
 #include "base/dtype.h"
+#include "base/float8.h"
 #include "kernels/linear/fp8/fp8_tiles.h"
 #include "kernels/linear/fp8/round_inputs.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/quant/quant_tiles.h"
 #include "tests/cuda/cuda_test.h"
-#include "base/float8.h"
 
 #include <algorithm>
 #include <cmath>
@@ -55,7 +55,8 @@ struct Rounded {
 };
 
 // As round_inputs says, without a norm.
-Rounded round_on_host(const std::vector<float>& x, int32_t m, int32_t k, F8Inputs inputs, float input_scale) {
+Rounded round_on_host(
+    const std::vector<float>& x, int32_t m, int32_t k, F8Inputs inputs, float input_scale) {
   Rounded out;
   const int32_t tiles = fp8_tiles_of(k);
   out.numbers.resize(x.size());
@@ -133,8 +134,7 @@ class Fp8LinearTest : public CudaTest {
                                 std::sqrt(static_cast<float>(k));
     }
     std::vector<std::byte> units(quant_tiles_bytes(w));
-    const auto unit_bytes =
-        static_cast<size_t>(fp8_unit_bytes(p.k, p.inputs == F8Inputs::kGroup));
+    const auto unit_bytes = static_cast<size_t>(fp8_unit_bytes(p.k, p.inputs == F8Inputs::kGroup));
     for (size_t row = 0; row < n; row += 16) {
       pack_fp8_unit(w,
                     static_cast<int64_t>(std::min<size_t>(16, n - row)),
@@ -244,7 +244,8 @@ class Fp8LinearTest : public CudaTest {
       double worst = 0;
       size_t where = 0;
       for (size_t i = 0; i < want.size(); ++i) {
-        const double error = std::abs(static_cast<double>(got[i]) - want[i]) / (1.0 + std::abs(want[i]));
+        const double error =
+            std::abs(static_cast<double>(got[i]) - want[i]) / (1.0 + std::abs(want[i]));
         if (!(error <= worst)) {
           worst = error;
           where = i;

@@ -83,13 +83,12 @@ std::vector<float> rounded_to_f8(const std::vector<float>& x, size_t k, const Pa
         amax = std::max(amax, std::abs(x[row + i]));
       }
       const float scale = w.inputs == F8Inputs::kStatic ? w.input_scale : amax / 448.0F;
-      const float factor =
-          w.inputs == F8Inputs::kStatic ? 1.0F / w.input_scale : 448.0F / amax;
+      const float factor = w.inputs == F8Inputs::kStatic ? 1.0F / w.input_scale : 448.0F / amax;
       for (size_t i = first; i < std::min(first + span, k); ++i) {
         out[row + i] =
-            amax == 0 ? 0
-                      : static_cast<float>(nearest_f8(static_cast<double>(x[row + i] * factor))) *
-                            scale;
+            amax == 0
+                ? 0
+                : static_cast<float>(nearest_f8(static_cast<double>(x[row + i] * factor))) * scale;
       }
     }
   }

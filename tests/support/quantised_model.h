@@ -89,8 +89,7 @@ struct QuantisedModel {
               {"activation_scheme", "dynamic"}};
     }
     if (scheme == "fp8_tensor" || scheme == "fp8_channel" || scheme == "fp8_row") {
-      nlohmann::json config =
-          compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}});
+      nlohmann::json config = compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}});
       // The inputs of fp8_tensor stay as they are.
       if (scheme != "fp8_tensor") {
         config["config_groups"]["group_0"]["input_activations"] = {

@@ -69,8 +69,7 @@ void round_to_f8(const PackedWeight& w, const float* x, int64_t k, float* out) {
 }
 
 bool same_inputs(const PackedWeight& a, const PackedWeight& b) {
-  return a.inputs == b.inputs &&
-         (a.inputs != F8Inputs::kStatic || a.input_scale == b.input_scale);
+  return a.inputs == b.inputs && (a.inputs != F8Inputs::kStatic || a.input_scale == b.input_scale);
 }
 
 // Runs one linear operation on the pool.
@@ -197,8 +196,8 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
   for (int first = 0; first < args.num_segments;) {
     LinearArgs part = product;
     part.num_segments = 0;
-    for (int s = first; s < args.num_segments &&
-                        same_inputs(product.segments[s].w, product.segments[first].w);
+    for (int s = first;
+         s < args.num_segments && same_inputs(product.segments[s].w, product.segments[first].w);
          ++s) {
       part.segments[part.num_segments++] = product.segments[s];
     }

@@ -21,7 +21,9 @@ inline constexpr int32_t kFp8TileBytes = kFp8UnitRows * kFp8TileCols;
 
 WR_HD constexpr int32_t fp8_tiles_of(int32_t k) { return (k + kFp8TileCols - 1) / kFp8TileCols; }
 // Where a unit's scales begin.
-WR_HD constexpr int64_t fp8_scales_at(int32_t k) { return int64_t{fp8_tiles_of(k)} * kFp8TileBytes; }
+WR_HD constexpr int64_t fp8_scales_at(int32_t k) {
+  return int64_t{fp8_tiles_of(k)} * kFp8TileBytes;
+}
 WR_HD constexpr int64_t fp8_unit_bytes(int32_t k, bool grouped) {
   const int64_t scales = int64_t{grouped ? fp8_tiles_of(k) : 1} * kFp8UnitRows * 4;
   return fp8_scales_at(k) + (scales + 127) / 128 * 128;

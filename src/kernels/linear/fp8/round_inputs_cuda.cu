@@ -28,16 +28,16 @@ __device__ __forceinline__ float row_rms(const RoundInputsArgs& a, int64_t row) 
 }
 
 template <bool kGrouped>
-__global__ void __launch_bounds__(kThreads)
-round_inputs_kernel(const __grid_constant__ RoundInputsArgs a) {
+__global__ void __launch_bounds__(kThreads) round_inputs_kernel(
+    const __grid_constant__ RoundInputsArgs a) {
   __shared__ uint32_t most_of[kThreads / 32];
   __shared__ float row_scale;
   pdl_release();
   pdl_wait();
   const int64_t row = blockIdx.x;
   const int chunks = a.k / 8;
-  const auto* x = reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(a.x) +
-                                                 row * a.x_stride);
+  const auto* x =
+      reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(a.x) + row * a.x_stride);
   auto* out = reinterpret_cast<uint2*>(a.out.numbers + row * a.out.pitch);
   const int thread = static_cast<int>(threadIdx.x);
   uint4 held[kHeld];
@@ -100,8 +100,8 @@ round_inputs_kernel(const __grid_constant__ RoundInputsArgs a) {
     }
     const float rms = a.squares != nullptr ? row_scale : 1.0F;
     const bool fixed = a.inputs == F8Inputs::kStatic;
-    const F8Scale scale = fixed ? F8Scale{__fdiv_rn(1.0F, a.input_scale), a.input_scale}
-                                : f8_scale(of_row);
+    const F8Scale scale =
+        fixed ? F8Scale{__fdiv_rn(1.0F, a.input_scale), a.input_scale} : f8_scale(of_row);
     const float before = fixed ? rms : 1.0F;
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {

@@ -101,8 +101,8 @@ struct Producer {
     const int units = (gate ? a.n / 2 : a.n) / kFp8UnitRows;  // of a half
     const int unit = at.tile * per_half + lane % per_half;
     const bool mine = lane < kUnits && unit < units;
-    const std::byte* of_unit = static_cast<const std::byte*>(a.w) +
-                               (unit + (lane >= per_half ? units : 0)) * q.unit_bytes;
+    const std::byte* of_unit =
+        static_cast<const std::byte*>(a.w) + (unit + (lane >= per_half ? units : 0)) * q.unit_bytes;
     from = mine ? of_unit + int64_t{at.first} * kFp8TileBytes : nullptr;
     scales = of_unit + fp8_scales_at(a.k) + at.first * 64;
     const int num_units = __popc(__ballot_sync(~0U, mine));
@@ -249,8 +249,8 @@ class Multiplier {
 #pragma unroll
       for (int i = 0; i < kCols / 8; ++i) {
         float of_x[2];
-        const uint32_t x = kRounds ? row_scales_ + step * 4
-                                   : stage(ring) + S::kXScalesAt + i * 32 + lane_ % 4 * 8;
+        const uint32_t x =
+            kRounds ? row_scales_ + step * 4 : stage(ring) + S::kXScalesAt + i * 32 + lane_ % 4 * 8;
         of_x[0] = __uint_as_float(load_shared(x));
         of_x[1] = kRounds ? of_x[0] : __uint_as_float(load_shared(x + 4));
 #pragma unroll

@@ -13,10 +13,10 @@ namespace warprow::cuda {
 
 // How a product of e4m3 numbers is split.
 struct Sm90Fp8Plan {
-  int32_t cols = 8;    // rows of x in a block, padded: 8, 16, 32, 64 or 128
-  int32_t groups = 1;  // of 64 rows of w in a CTA: 1; 1 to 3 with 128 cols
-  int32_t split = 1;   // CTAs that share a tile, each with a part of k
-  int32_t stages = 2;  // of the ring, of 128 inputs each
+  int32_t cols = 8;     // rows of x in a block, padded: 8, 16, 32, 64 or 128
+  int32_t groups = 1;   // of 64 rows of w in a CTA: 1; 1 to 3 with 128 cols
+  int32_t split = 1;    // CTAs that share a tile, each with a part of k
+  int32_t stages = 2;   // of the ring, of 128 inputs each
   bool rounds = false;  // one row of x in bf16, which every CTA rounds itself
 };
 

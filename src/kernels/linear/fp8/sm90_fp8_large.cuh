@@ -99,8 +99,8 @@ struct Producer {
                         ? tile.col * (kCols / 2) + rank * (p.a.n / 2)
                         : tile.col * kCols + rank * (kCols / 2);
     const bool grouped = S::kMayGroup && p.grouped;
-    barrier_arrive_expecting(
-        ring.full(), kXBytes + S::kWBytes + (grouped ? (kRows + kCols) * 4 : 0));
+    barrier_arrive_expecting(ring.full(),
+                             kXBytes + S::kWBytes + (grouped ? (kRows + kCols) * 4 : 0));
     const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
     tma_load_3d_to_cluster(stage + kXBytes + rank * (S::kWBytes / 2),
                            maps.w,
@@ -121,11 +121,12 @@ struct Producer {
     const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
     tma_load_2d(stage, maps.x, ring.full(), step * kFp8TileCols, x_row);
     if (S::kMayGroup && p.grouped) {
-      bulk_load(stage + S::kXScalesAt,
-                p.x.group_scales + step * p.x.group_stride + min(x_row, (p.a.m - 1) / kRows * kRows),
-                kRows * 4,
-                ring.full(),
-                read_again());
+      bulk_load(
+          stage + S::kXScalesAt,
+          p.x.group_scales + step * p.x.group_stride + min(x_row, (p.a.m - 1) / kRows * kRows),
+          kRows * 4,
+          ring.full(),
+          read_again());
     }
   }
 
@@ -185,8 +186,7 @@ class Consumer {
         peer_barriers_(remote_address(own_barriers, rank ^ 1)),
         outputs_(p.a,
                  y_map,
-                 {p.grouped ? nullptr
-                            : static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
+                 {p.grouped ? nullptr : static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
                   p.unit_bytes},
                  group_,
                  data + S::kStagingAt + group_ * kStagingBytes) {}
@@ -387,13 +387,13 @@ void launch_instance(Stream& stream,
                                 CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                 CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                                 CU_TENSOR_MAP_SWIZZLE_NONE);
-  maps.y = tensor_map<2>(a.y,
-                         {static_cast<uint64_t>(outputs), static_cast<uint64_t>(a.m)},
-                         {static_cast<uint64_t>(a.y_stride) * (kWide ? 4 : 2)},
-                         {kWide ? 32U : 64U, 64},
-                         CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                         kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+  maps.y =
+      tensor_map<2>(a.y,
+                    {static_cast<uint64_t>(outputs), static_cast<uint64_t>(a.m)},
+                    {static_cast<uint64_t>(a.y_stride) * (kWide ? 4 : 2)},
+                    {kWide ? 32U : 64U, 64},
+                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                    kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
   LaunchShape shape;
   const int32_t num_tiles = params.pairs * params.col_tiles;
   const int32_t clusters = std::min(stream.device().facts().num_sms / kCluster, num_tiles);

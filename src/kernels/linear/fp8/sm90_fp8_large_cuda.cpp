@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM of e4m3 numbers for many rows: checks of its arguments, and which instance runs.
-#include "base/check.h"
 #include "kernels/linear/fp8/sm90_fp8_large.h"
+
+#include "base/check.h"
 
 namespace warprow::cuda {
 

@@ -93,7 +93,10 @@ class LargeOutputs {
     barrier();
   }
 
-  __device__ void write_bf16(int first_row, int tile_col, const float (&scales)[2], const float (&sum)[kCols / 2]) const {
+  __device__ void write_bf16(int first_row,
+                             int tile_col,
+                             const float (&scales)[2],
+                             const float (&sum)[kCols / 2]) const {
     constexpr int kAtOnce = kOut < 128 ? kOut : 128;
     const int row = warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;  // whose address the lane gives
 #pragma unroll
@@ -134,7 +137,10 @@ class LargeOutputs {
     }
   }
 
-  __device__ void write_f32(int first_row, int tile_col, const float (&scales)[2], const float (&sum)[kCols / 2]) const {
+  __device__ void write_f32(int first_row,
+                            int tile_col,
+                            const float (&scales)[2],
+                            const float (&sum)[kCols / 2]) const {
 #pragma unroll
     for (int first = 0; first < kOut; first += 64) {
       take_staging();
