@@ -126,7 +126,8 @@ TEST_F(CudaParity, QuantisedWeights) {
         model.write(dir, twin).first, model.base.vocab_size, "bfloat16", {}, "auto", "auto", "off");
   }
 }
-// Inputs rounded to 8 bits, from bf16 on the GPU: some have the number next to the CPU's.
+// Inputs rounded to 8 bits, from bf16 on the GPU: some have the number next to the CPU's, and what follows differs by the
+// noise of that rounding (tests/golden/quantised_test.cpp).
 TEST_F(CudaParity, RoundedInputs) {
   for (const char* scheme : {"fp8_block", "fp8_channel", "modelopt"}) {
     SCOPED_TRACE(scheme);
@@ -136,7 +137,7 @@ TEST_F(CudaParity, RoundedInputs) {
     expect_parity(model.write(dir, twin).first,
                   model.base.vocab_size,
                   "float32",
-                  {.gap = 0.1F, .mean = 0.03, .tolerance = 0.2F});
+                  {.gap = 0.2F, .mean = 0.06, .tolerance = 0.4F});
   }
 }
 // Exactly dequantised.

@@ -191,7 +191,7 @@ TEST_P(LinearTest, InputsOfE4m3WeightsAreRounded) {
       t.w.input_scale = 0.002F;
       for (const int64_t num_toks : {1, 5}) {
         auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
-        std::fill_n(x.begin(), std::min(k, 128), 0.0F);  // a group of zeros
+        std::fill_n(x.begin(), k > 128 ? 128 : 0, 0.0F);  // a group of zeros
         const auto rounded = rounded_to_f8(x, static_cast<size_t>(k), t.w);
         EXPECT_NE(rounded, x);
         expect_near(run_linear(one_, t.w, x, ActFormat::kF32), reference(t, rounded), 2e-6);

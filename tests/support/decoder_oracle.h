@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct OracleModel {
   double embed_scale = 1.0;
   Doubles embed, final_norm, head;
   std::vector<OracleLayer> layers;
+  std::function<void(Doubles&)> round_inputs;  // of the layers' products; null: not rounded
 };
 
 class DecoderOracle {
@@ -77,6 +79,13 @@ class DecoderOracle {
       }
     }
     return y;
+  }
+
+  [[nodiscard]] Doubles rounded(Doubles x) const {
+    if (model_.round_inputs) {
+      model_.round_inputs(x);
+    }
+    return x;
   }
 
   [[nodiscard]] Doubles normed(const Doubles& x, const Doubles& weight) const {
@@ -166,21 +175,21 @@ class DecoderOracle {
     std::vector<Doubles> k;
     std::vector<Doubles> v;
     for (size_t t = 0; t < stream.size(); ++t) {
-      const Doubles x = normed(stream[t], layer.input_norm);
+      const Doubles x = rounded(normed(stream[t], layer.input_norm));
       q.push_back(placed(layer, times(layer.q, x), layer.q_norm, static_cast<int>(t)));
       k.push_back(placed(layer, times(layer.k, x), layer.k_norm, static_cast<int>(t)));
       v.push_back(times(layer.v, x));
     }
     for (size_t t = 0; t < stream.size(); ++t) {
       const Doubles seen = attend_one(layer, q[t], k, v, static_cast<int>(t));
-      join(layer, layer.attention_post_norm, times(layer.o, seen), stream[t]);
+      join(layer, layer.attention_post_norm, times(layer.o, rounded(seen)), stream[t]);
     }
   }
 
   void feed(const OracleLayer& layer, std::vector<Doubles>& stream) const {
     const double root = std::sqrt(2.0 / std::acos(-1.0));
     for (Doubles& row : stream) {
-      const Doubles x = normed(row, layer.ffn_norm);
+      const Doubles x = rounded(normed(row, layer.ffn_norm));
       Doubles gate = times(layer.gate, x);
       const Doubles up = times(layer.up, x);
       for (size_t i = 0; i < gate.size(); ++i) {
@@ -188,7 +197,7 @@ class DecoderOracle {
         const double gelu = 0.5 * g * (1.0 + std::tanh(root * (g + 0.044715 * g * g * g)));
         gate[i] = (layer.gelu ? gelu : g / (1.0 + std::exp(-g))) * up[i];
       }
-      join(layer, layer.ffn_post_norm, times(layer.down, gate), row);
+      join(layer, layer.ffn_post_norm, times(layer.down, rounded(gate)), row);
     }
   }
 
