@@ -152,14 +152,14 @@ void run(Stream& stream,
          int32_t few_bytes,
          bool separate) {
   const int32_t sms = stream.device().facts().num_sms;
-  Sm90Fp8Plan small = sm90_fp8_plan(w, m, sms, 0, 0, few_bytes);
+  Sm90Fp8Plan small = sm90_fp8_plan(w, m, sms, 0, few_bytes);
   const Sm90Fp8LargePlan large = sm90_fp8_large_plan(w, m, sms);
   if (m == 1 && !separate) {
     sm90_fp8_gemm(stream, room.args(p, w, m, true), w, small);
     return;
   }
   if (separate && m == 1) {
-    small = sm90_fp8_plan(w, 2, sms, 0, 0, few_bytes);
+    small = sm90_fp8_plan(w, 2, sms, 0, few_bytes);
   }
   room.round(stream, room.args(p, w, m, true), w);
   if (small.cols == 128 &&
@@ -253,16 +253,14 @@ void bench_products(
                   }));
       if (m <= 512) {
         for (const int32_t parts : {1, 2, 4}) {
-          for (const int32_t groups : {1, 2, 3}) {
-            if ((m < 100 && groups > 1) || parts * ceil_div(p.n, 64 * groups) > 3 * sms) {
-              continue;
-            }
-            const Sm90Fp8Plan plan = sm90_fp8_plan(copies[0]->weight, m, sms, parts, groups);
-            const double us = time([&](const PackedWeight& w) {
-              sm90_fp8_gemm(stream, room.args(p, w, m, true), w, plan);
-            });
-            std::printf(" | %d/%d/%d %.2f", parts, groups, plan.stages, us);
+          if (parts * ceil_div(p.n, 64) > 3 * sms) {
+            continue;
           }
+          const Sm90Fp8Plan plan = sm90_fp8_plan(copies[0]->weight, m, sms, parts);
+          const double us = time([&](const PackedWeight& w) {
+            sm90_fp8_gemm(stream, room.args(p, w, m, true), w, plan);
+          });
+          std::printf(" | %d/%d %.2f", parts, plan.stages, us);
         }
       }
       if (m >= 128) {
@@ -305,7 +303,7 @@ int check(Stream& stream, Room& room, const ModelProduct& p, F8Inputs inputs) {
   };
   constexpr int32_t kRows = 300;
   const auto want = result(kRows, [&](const Sm90Fp8Args& args) {
-    sm90_fp8_gemm(stream, args, w, sm90_fp8_plan(w, kRows, sms, parts, 1));
+    sm90_fp8_gemm(stream, args, w, sm90_fp8_plan(w, kRows, sms, parts));
   });
   const auto compare = [&](const char* name, int32_t m, const std::vector<std::byte>& got) {
     size_t differ = 0;
@@ -348,20 +346,11 @@ int check(Stream& stream, Room& room, const ModelProduct& p, F8Inputs inputs) {
     }
   };
   for (const int32_t m : {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300}) {
-    if (m == 1 && p.norm) {
-      // quartered squares: those of up to 8 rows are read otherwise
-    }
-    for (const int32_t groups : {1, 2, 3}) {
-      if (groups > 1 && m <= 64) {
-        continue;
-      }
-      const auto got = result(m, [&](const Sm90Fp8Args& args) {
-        sm90_fp8_gemm(stream, args, w, sm90_fp8_plan(w, m, sms, parts, groups));
-      });
-      compare(groups == 1 ? "small" : groups == 2 ? "small 2" : "small 3", m, got);
-    }
+    compare("small", m, result(m, [&](const Sm90Fp8Args& args) {
+              sm90_fp8_gemm(stream, args, w, sm90_fp8_plan(w, m, sms, parts));
+            }));
     if (m == 1) {
-      Sm90Fp8Plan plan = sm90_fp8_plan(w, 2, sms, parts, 1);
+      Sm90Fp8Plan plan = sm90_fp8_plan(w, 2, sms, parts);
       compare("apart", m, result(m, [&](const Sm90Fp8Args& args) {
                 sm90_fp8_gemm(stream, args, w, plan);
               }));

@@ -240,7 +240,7 @@ class Fp8LinearTest : public CudaTest {
       const std::vector<double> want = reference(l, x, m, old);
       const std::vector<float> got = download_act(y);
       // Products of one chain of the tensor cores have about 14 bits of its largest.
-      const double tolerance = p.y_f32 ? 1e-3 : 1e-2;
+      const double tolerance = p.y_f32 ? 2e-3 : 1e-2;
       double worst = 0;
       size_t where = 0;
       for (size_t i = 0; i < want.size(); ++i) {

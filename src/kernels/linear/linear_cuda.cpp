@@ -212,7 +212,7 @@ bool takes_large_tiles(const Sm90GemmArgs& args,
                        const Sm90Fp8LargePlan& large,
                        int32_t num_sms) {
   const double norm_us = args.next_weight != nullptr ? 2.5 : 0.0;
-  return small.cols == kMaxSm90GemmRows && sm90_fp8_large_takes(args) &&
+  return args.m > kMaxSm90GemmRows && sm90_fp8_large_takes(args) &&
          sm90_fp8_large_us(large, weight, args.m, num_sms) + norm_us <
              sm90_fp8_us(small, args.m, args.n, args.k, num_sms);
 }

@@ -48,35 +48,32 @@ struct Fp8Params {
   float input_scale;
 };
 
-// Several groups give registers of the producer's warpgroup to the consumers.
-template <int kCols, int kGroups>
+// A warpgroup of consumers and a warp that produces.
+template <int kCols>
 struct Threads {
-  static constexpr bool kShift = kGroups > 1;
-  static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kAll = kConsumers + (kShift ? 128 : 32);
-  static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+  static constexpr int kConsumers = 128;
+  static constexpr int kAll = kConsumers + 32;
   static constexpr int kCtas = kCols <= 16 ? 5 : kCols <= 32 ? 4 : 1;  // of an SM, at least
 };
 
-constexpr int kGroupBytes = 64 * kFp8TileCols;  // of w, 64 rows
+constexpr int kTileBytes = 64 * kFp8TileCols;  // of w, 64 rows
 template <int kCols>
 constexpr bool kSumsShareRing = kCols == 128;
 
 // A stage: w, x, then the scales of groups of both.
-template <int kCols, int kGroups, bool kRounds>
+template <int kCols, bool kRounds>
 struct Stage {
-  static constexpr int kXAt = kGroups * kGroupBytes;
+  static constexpr int kXAt = kTileBytes;
   static constexpr int kXBytes = kRounds ? 0 : kCols * kFp8TileCols;
   static constexpr int kWScalesAt = kXAt + kXBytes;
-  static constexpr int kXScalesAt = kWScalesAt + kGroups * 256;
+  static constexpr int kXScalesAt = kWScalesAt + 256;
 };
 
 // The producer, one warp: loads tiles of w and x, and scales of groups.
-template <int kCols, int kGroups, bool kRounds>
+template <int kCols, bool kRounds>
 struct Producer {
-  using S = Stage<kCols, kGroups, kRounds>;
-  static constexpr int kUnits = kGroups * 4;  // of 16 rows, in a CTA's tile
+  using S = Stage<kCols, kRounds>;
+  static constexpr int kUnits = 4;  // of 16 rows, in a CTA's tile
   const Fp8Params& q;
   const CUtensorMap& x_map;
   const Place& at;
@@ -166,10 +163,10 @@ struct Producer {
 };
 
 // A warpgroup's products with 64 rows of w.
-template <int kCols, int kGroups, bool kRounds>
+template <int kCols, bool kRounds>
 class Multiplier {
  public:
-  using S = Stage<kCols, kGroups, kRounds>;
+  using S = Stage<kCols, kRounds>;
   // row: the rounded row, then its groups' scales.
   __device__ Multiplier(const Fp8Params& q, uint32_t row, uint32_t row_scales)
       : stage_bytes_(q.stage_bytes),
@@ -227,7 +224,7 @@ class Multiplier {
   __device__ __forceinline__ void multiply(const Ring& ring,
                                            int step,
                                            float (&part)[kCols / 2]) const {
-    const uint32_t w = stage(ring) + warp_ / 4 * kGroupBytes;
+    const uint32_t w = stage(ring) + warp_ / 4 * kTileBytes;
     const uint32_t x = kRounds ? row_ + step * kFp8TileCols : stage(ring) + S::kXAt;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -332,11 +329,11 @@ __device__ __forceinline__ float round_row(
   return token_scale;
 }
 
-template <int kCols, int kGroups, bool kRounds>
-__global__ void __launch_bounds__(Threads<kCols, kGroups>::kAll, Threads<kCols, kGroups>::kCtas)
-sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUtensorMap x_map) {
+template <int kCols, bool kRounds>
+__global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) sm90_fp8_kernel(
+    const __grid_constant__ Fp8Params q, const __grid_constant__ CUtensorMap x_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using T = Threads<kCols, kGroups>;
+  using T = Threads<kCols>;
   extern __shared__ unsigned char memory[];
   __shared__ uint64_t barriers[2 * kMaxSm90GemmStages + 1];
   __shared__ float scales[kCols];
@@ -348,14 +345,14 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUt
   const bool alone = p.split == 1;
   const bool produces = threadIdx.x / 32 == T::kConsumers / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Producer<kCols, kGroups, kRounds> producer(q, x_map, at, lane);
+  const Producer<kCols, kRounds> producer(q, x_map, at, lane);
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
     if (lane == 0) {
 #pragma unroll 1
       for (int i = 0; i < p.stages; ++i) {
         barrier_init(ring.barriers + i * 8, 1);
-        barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4 * kGroups);
+        barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4);
       }
       barrier_init(parts_barrier, 1);
       publish_barriers();
@@ -380,9 +377,6 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUt
     cluster_wait();
   }
   if (threadIdx.x >= T::kConsumers) {
-    if constexpr (T::kShift) {
-      lower_registers<T::kProducerRegisters>();
-    }
     if (produces) {
       if constexpr (!kRounds) {  // w needs no kernel before
         pdl_wait();
@@ -398,10 +392,7 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUt
       cluster_arrive();
     }
   } else {
-    if constexpr (T::kShift) {
-      raise_registers<T::kConsumerRegisters>();
-    }
-    Outputs<kCols, kGroups, true> outputs(p, at, data, scales);
+    Outputs<kCols, 1, true> outputs(p, at, data, scales);
     outputs.set_w_scales({static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
                           q.unit_bytes,
                           q.inputs == F8Inputs::kGroup});
@@ -429,11 +420,10 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUt
       scales[threadIdx.x] = q.x.token_scales[at.row(static_cast<int>(threadIdx.x))];
     }
     float sum[kCols / 2] = {};
-    Multiplier<kCols, kGroups, kRounds>(
-        q, ring.data + q.row_at, kRounds ? shared_address(row_scales) : 0)
+    Multiplier<kCols, kRounds>(q, ring.data + q.row_at, kRounds ? shared_address(row_scales) : 0)
         .run(at.num_steps, ring, sum);
     named_sync(1, T::kConsumers);  // the ring is free: sums reuse its memory
-    store_partial_sums<kCols, kGroups>(data, sum);
+    store_partial_sums<kCols, 1>(data, sum);
     if (p.split > 1) {
       fence_async_proxy();
       named_sync(1, T::kConsumers);
@@ -442,7 +432,7 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUt
         cluster_wait();
       }
       if (threadIdx.x == 0) {
-        exchange_sums<kCols, kGroups>(p, at, ring.data, parts_barrier);
+        exchange_sums<kCols, 1>(p, at, ring.data, parts_barrier);
       }
       __syncwarp();
       barrier_wait(parts_barrier, 0);
@@ -464,13 +454,13 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ CUt
 
 }  // namespace sm90_fp8_detail
 
-template <int kCols, int kGroups, bool kRounds>
+template <int kCols, bool kRounds>
 void launch_sm90_fp8(Stream& stream,
                      const Sm90Fp8Args& args,
                      const PackedWeight& weight,
                      const Sm90Fp8Plan& plan) {
-  using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
-  constexpr auto* kKernel = &sm90_fp8_detail::sm90_fp8_kernel<kCols, kGroups, kRounds>;
+  using S = sm90_gemm_detail::Sizes<kCols, 1>;
+  constexpr auto* kKernel = &sm90_fp8_detail::sm90_fp8_kernel<kCols, kRounds>;
   const Sm90GemmArgs& a = args.a;
   const size_t shared_bytes = sm90_fp8_shared_bytes(plan, a.k);
   allow_shared_bytes<kKernel>(shared_bytes);
@@ -501,7 +491,7 @@ void launch_sm90_fp8(Stream& stream,
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
-  config.blockDim = dim3(sm90_fp8_detail::Threads<kCols, kGroups>::kAll);
+  config.blockDim = dim3(sm90_fp8_detail::Threads<kCols>::kAll);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
@@ -519,15 +509,15 @@ void launch_sm90_fp8(Stream& stream,
   as_cuda(stream).note_launch("sm90_fp8_gemm");
 }
 
-template void launch_sm90_fp8<WR_COLS, WR_GROUPS, false>(Stream& stream,
-                                                         const Sm90Fp8Args& args,
-                                                         const PackedWeight& weight,
-                                                         const Sm90Fp8Plan& plan);
+template void launch_sm90_fp8<WR_COLS, false>(Stream& stream,
+                                              const Sm90Fp8Args& args,
+                                              const PackedWeight& weight,
+                                              const Sm90Fp8Plan& plan);
 #if WR_COLS == 8
-template void launch_sm90_fp8<WR_COLS, WR_GROUPS, true>(Stream& stream,
-                                                        const Sm90Fp8Args& args,
-                                                        const PackedWeight& weight,
-                                                        const Sm90Fp8Plan& plan);
+template void launch_sm90_fp8<WR_COLS, true>(Stream& stream,
+                                             const Sm90Fp8Args& args,
+                                             const PackedWeight& weight,
+                                             const Sm90Fp8Plan& plan);
 #endif
 
 }  // namespace warprow::cuda

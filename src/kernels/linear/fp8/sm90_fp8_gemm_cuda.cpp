@@ -20,24 +20,21 @@ void sm90_fp8_gemm(Stream& stream,
   WR_CHECK(a.next_weight == nullptr || sm90_gemm_leaves_norm(a.epilogue, a.n));
   WR_CHECK(a.epilogue != LinearEpilogue::kSwiGlu || a.n % (2 * kFp8UnitRows) == 0, "n {}", a.n);
   WR_CHECK(plan.rounds ? a.m == 1 && plan.cols == 8 : args.x.numbers != nullptr);
-  WR_CHECK(plan.groups == 1 || (plan.groups <= 3 && plan.cols == 128), "{} groups", plan.groups);
   WR_CHECK(plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_fp8_shared_bytes(plan, a.k), static_cast<size_t>(kSm90GemmSharedBytes));
   switch (plan.cols) {
     case 8:
-      return plan.rounds ? launch_sm90_fp8<8, 1, true>(stream, args, weight, plan)
-                         : launch_sm90_fp8<8, 1, false>(stream, args, weight, plan);
+      return plan.rounds ? launch_sm90_fp8<8, true>(stream, args, weight, plan)
+                         : launch_sm90_fp8<8, false>(stream, args, weight, plan);
     case 16:
-      return launch_sm90_fp8<16, 1, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<16, false>(stream, args, weight, plan);
     case 32:
-      return launch_sm90_fp8<32, 1, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<32, false>(stream, args, weight, plan);
     case 64:
-      return launch_sm90_fp8<64, 1, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<64, false>(stream, args, weight, plan);
     default:
-      return plan.groups == 1   ? launch_sm90_fp8<128, 1, false>(stream, args, weight, plan)
-             : plan.groups == 2 ? launch_sm90_fp8<128, 2, false>(stream, args, weight, plan)
-                                : launch_sm90_fp8<128, 3, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<128, false>(stream, args, weight, plan);
   }
 }
 

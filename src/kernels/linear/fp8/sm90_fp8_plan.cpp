@@ -5,7 +5,6 @@
 #include "kernels/linear/fp8/sm90_fp8_gemm.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace warprow::cuda {
 namespace {
@@ -13,10 +12,10 @@ namespace {
 constexpr int32_t kAlign = 1024;
 constexpr int32_t kSms = 132;  // of an H100 and an H200
 
-int32_t row_bytes(const Sm90Fp8Plan& plan) { return (plan.groups * 64 + 4) * 4; }
-int32_t sum_bytes(const Sm90Fp8Plan& plan) { return plan.cols * row_bytes(plan); }
+constexpr int32_t kRowBytes = (64 + 4) * 4;  // of sums
+int32_t sum_bytes(const Sm90Fp8Plan& plan) { return plan.cols * kRowBytes; }
 int32_t parts_bytes(const Sm90Fp8Plan& plan) {
-  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
+  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * kRowBytes : 0;
 }
 // With 128 columns other CTAs' sums come into the ring's room, behind the CTA's own.
 bool sums_share_ring(const Sm90Fp8Plan& plan) { return plan.cols == 128; }
@@ -31,17 +30,12 @@ int32_t rounded_bytes(const Sm90Fp8Plan& plan, int32_t k) {
 
 }  // namespace
 
+// Fitted to products of Qwen3-8B on an H100 (docs/experiments/linears_cuda.md).
 double sm90_fp8_us(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t k, int32_t num_sms) {
-  // What an SM must load from L2, or its FLOPs.
-  constexpr double kSmBytesPerUs = 74e3;
-  constexpr double kSmFlopsPerUs = 10e6;
-  const int32_t tiles = ceil_div(n, 64 * plan.groups) * plan.split * ceil_div(rows, plan.cols);
-  const double inputs = static_cast<double>(k) / plan.split;
-  const double outputs = 64.0 * plan.groups;
-  const double us = std::max((outputs + plan.cols) * inputs / kSmBytesPerUs,
-                             2.0 * outputs * plan.cols * inputs / kSmFlopsPerUs);
-  const double start = plan.groups == 1 ? 1.5 : 2.0 * plan.groups;
-  return ceil_div(tiles, num_sms) * (us + start);
+  constexpr double kStart = 3.0;  // of the kernel, and of each wave
+  constexpr double kInputUs = 0.0039;
+  const int32_t tiles = ceil_div(n, 64) * plan.split * ceil_div(rows, plan.cols);
+  return kStart + ceil_div(tiles, num_sms) * (kInputUs * k / plan.split + kStart);
 }
 
 int32_t sm90_fp8_parts(int32_t n, int32_t k) {
@@ -56,7 +50,7 @@ int32_t sm90_fp8_parts(int32_t n, int32_t k) {
 }
 
 int32_t sm90_fp8_stage_bytes(const Sm90Fp8Plan& plan) {
-  const int32_t w = plan.groups * 64 * kFp8TileCols + plan.groups * 64 * 4;
+  const int32_t w = 64 * kFp8TileCols + 64 * 4;
   const int32_t x = plan.rounds ? 0 : plan.cols * kFp8TileCols + plan.cols * 4;
   return round_up(w + x, kAlign);
 }
@@ -79,32 +73,14 @@ size_t sm90_fp8_shared_bytes(const Sm90Fp8Plan& plan, int32_t k) {
   return static_cast<size_t>(sm90_fp8_row_at(plan) + rounded_bytes(plan, k) + kAlign);
 }
 
-Sm90Fp8Plan sm90_fp8_plan(const PackedWeight& weight,
-                          int32_t rows,
-                          int32_t num_sms,
-                          int32_t split,
-                          int32_t groups,
-                          int32_t few_bytes) {
+Sm90Fp8Plan sm90_fp8_plan(
+    const PackedWeight& weight, int32_t rows, int32_t num_sms, int32_t split, int32_t few_bytes) {
   Sm90Fp8Plan plan;
   plan.cols = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
   plan.split = split > 0 ? split : sm90_fp8_parts(weight.n, weight.k);
   plan.rounds = rows == 1;
-  plan.groups = std::max(groups, 1);
-  if (plan.cols == 128 && groups == 0) {
-    double least = std::numeric_limits<double>::max();
-    for (const int32_t of : {1, 2, 3}) {
-      Sm90Fp8Plan with = plan;
-      with.groups = of;
-      const double us = sm90_fp8_us(with, rows, weight.n, weight.k, num_sms);
-      if (us <= least) {
-        least = us;
-        plan.groups = of;
-      }
-    }
-  }
-  const int32_t ctas =
-      ceil_div(weight.n, 64 * plan.groups) * plan.split * ceil_div(rows, plan.cols);
-  const int32_t most = plan.cols == 128 ? (plan.groups == 1 ? 2 : 1) : 3;
+  const int32_t ctas = ceil_div(weight.n, 64) * plan.split * ceil_div(rows, plan.cols);
+  const int32_t most = plan.cols == 128 ? 2 : 3;
   const int32_t steps = ceil_div(fp8_tiles_of(weight.k), plan.split);
   const int32_t of_sm = plan.cols <= 32 ? few_bytes : kSm90GemmSharedBytes;
   const int32_t extra =
