@@ -94,6 +94,7 @@ Decoder::Decoder(const DecoderSpec& spec,
   if (first || (last && spec.tied_head)) {
     embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
   }
+  load_kv_scales(loader);
   if (spec.layers.front().layer_input_size > 0) {
     inputs_.emplace(loader, spec, options.tensor, options.linear);
   }
@@ -117,6 +118,36 @@ Decoder::Decoder(const DecoderSpec& spec,
   lead_joins();
   if (options_.deltas) {
     number_sites();
+  }
+}
+
+void Decoder::load_kv_scales(ParameterLoader& loader) {
+  if (options_.kv_scales.empty()) {
+    return;
+  }
+  std::vector<float> scales;
+  for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
+    first_kv_scale_.push_back(static_cast<int64_t>(scales.size()));
+    const LayerKvScales& layer = options_.kv_scales[static_cast<size_t>(i)];
+    if (layer.keys.empty()) {
+      continue;
+    }
+    const IndexRange heads =
+        kv_heads(spec_.layers[static_cast<size_t>(i)].attention, options_.tensor.place);
+    for (const std::vector<float>* all : {&layer.keys, &layer.values}) {
+      scales.insert(
+          scales.end(), all->begin() + heads.begin, all->begin() + heads.begin + heads.count);
+    }
+  }
+  const View<const float, 1> loaded = loader.constants(std::move(scales));
+  // Constants but for measure_kv_scales.
+  kv_scales_ = make_view(const_cast<float*>(loaded.data), loaded.shape[0]);
+}
+
+void Decoder::measure_kv_scales(bool on) {
+  WR_CHECK(!on || !kv_scales_.empty(), "the KV cache has no scales");
+  for (Layer& layer : layers_) {
+    layer.attention.measures_scales = on;
   }
 }
 
@@ -172,6 +203,11 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
     TensorSpec sinks{layer.name(names.sinks), 1, layer.whole().attention.num_heads};
     sinks.shard = layer.shards().sinks;
     out.params.sinks = layer.loader().vector(sinks).data;
+  }
+  if (!kv_scales_.empty()) {
+    const int64_t first = first_kv_scale_[static_cast<size_t>(out.layer - facts().layers.first)];
+    out.k_scales = make_view(kv_scales_.data + first, int64_t{spec.num_kv_heads});
+    out.v_scales = make_view(out.k_scales.data + spec.num_kv_heads, int64_t{spec.num_kv_heads});
   }
   if (spec.qk_norm) {
     out.q_norm = layer.norm(names.q_norm, spec.head_dim);

@@ -10,11 +10,11 @@
 
 namespace warprow::cuda {
 
-// A tensor of N dimensions for TMA. TMA moves rows of 128 bytes, swizzled as the tensor cores read them, or without swizzle
-// rows of any size. Loads fill with zeros beyond the ends, stores write nothing there.
+// A tensor of N dimensions for TMA. TMA moves rows of 128 bytes, or with another swizzle of 64, swizzled as the tensor
+// cores read them, or without swizzle rows of any size. Loads fill with zeros beyond the ends, stores write nothing there.
 //
 // Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: the elements that
-// one copy moves, with swizzle 128 bytes in the innermost dimension. promotion: how much the L2 cache fetches on a miss.
+// one copy moves, a row in the innermost dimension. promotion: how much the L2 cache fetches on a miss.
 template <size_t N>
 CUtensorMap tensor_map(const void* base,
                        const std::array<uint64_t, N>& dims,
