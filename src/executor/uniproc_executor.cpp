@@ -47,6 +47,7 @@ class UniprocExecutor final : public Executor {
               mine.runner.draft_lookahead,
               mine.config.draft_cost,
               mine.config.draft_knee,
+              mine.draft_forward,
               mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
               mine.config.enable_prompt_embeds ? mine.spec.hidden_size : 0,
               mine.runner.features.block_copies,

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/activation/sigmoid_mul.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
@@ -146,13 +147,11 @@ void Decoder::set_delta(LinearDelta* delta) {
   buffers_.linear.delta = delta;
 }
 
-AttentionLayer Decoder::load_attention(const LayerLoader& layer,
-                                       int32_t index,
-                                       const LayerKvPlace& place) const {
+AttentionLayer Decoder::load_attention(const LayerLoader& layer, const LayerKvPlace& place) {
   const AttentionSpec& spec = layer.mine().attention;
   const DecoderWeightNames& names = layer.names();
   AttentionLayer out;
-  out.layer = spec.has_own_kv() ? index : spec.kv_source;
+  out.layer = spec.has_own_kv() ? layer.index() : spec.kv_source;
   out.own_kv = spec.has_own_kv();
   out.values_are_keys = spec.values_are_keys && spec.has_own_kv();
   out.group = place.group;
@@ -160,11 +159,11 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   out.num_kv_heads = spec.num_kv_heads;
   out.head_dim = spec.head_dim;
   if (spec.rope != kNoRope) {
-    const RopeSpec& rope = spec_.ropes[static_cast<size_t>(spec.rope)];
+    const RopeSpec& rope = layer.spec().ropes[static_cast<size_t>(spec.rope)];
     out.rot_dim = rope.rot_dim;
     out.interleaved = rope.interleaved;
   }
-  out.norm_eps = spec_.rms_eps;
+  out.norm_eps = layer.spec().rms_eps;
   out.params.scale = spec.scale;
   out.params.window = spec.window;
   out.params.soft_cap = spec.soft_cap;
@@ -229,7 +228,7 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
                  ? in.stacked(gated_qkv_parts(
                        spec_, index, shards, query_heads(attention, options_.tensor.place)))
                  : in.linear(qkv_parts(spec_, index, shards)),
-      .attention = load_attention(in, index, kv.layers[static_cast<size_t>(index)]),
+      .attention = load_attention(in, kv.layers[static_cast<size_t>(index)]),
       .rope = attention.rope,
       .attention_join =
           in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
@@ -295,10 +294,9 @@ void Decoder::allocate_buffers(Arena& workspace) {
   if (!plain) {
     buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);
   }
-  for (size_t i = 0; i < facts().aux_layers.size(); ++i) {
-    buffers_.aux.push_back(workspace.alloc<float>(toks * hidden));
+  if (const auto num_aux = std::ssize(facts().aux_layers); num_aux > 0) {
+    buffers_.aux = activations(num_aux * hidden);
   }
-  aux_.resize(buffers_.aux.size());
   const int64_t widest = std::max({hidden, attention, intermediate});
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
 }
@@ -349,6 +347,17 @@ void Decoder::prepare_kernels() const {
 
 View<float, 2> Decoder::residual_room(int64_t num_toks) const {
   return make_view(buffers_.residual, num_toks, spec_.hidden_size);
+}
+
+ActView Decoder::aux_states(int64_t num_toks) const {
+  ActView states = buffers_.aux;
+  states.shape[0] = states.empty() ? 0 : num_toks;
+  return states;
+}
+
+void Decoder::embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) {
+  WR_CHECK(facts().first_stage && options_.tensor.alone(), "embeddings of a part of a model");
+  embedding(stream, {ids, embedding_, out, {}, spec_.embed_scale});
 }
 
 // Fills the residual stream from the stage's input.
@@ -439,7 +448,7 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                 table(rope.sin, rope),
                 rope.attention_factor});
   }
-  size_t num_aux = 0;
+  int64_t num_aux = 0;
   const HalfNorm* begun = nullptr;  // the norm that the previous join began; null: none
   for (const Layer& layer : layers_) {
     const ActView attended = part_of(buffers_.attention, toks, layer.attention_size);
@@ -459,14 +468,13 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
       scale_rows(stream, {residual, layer.scalar});
     }
     if (layer.is_aux) {
-      aux_[num_aux] = make_view(buffers_.aux[num_aux], toks, spec_.hidden_size);
-      gather_rows(stream, {residual, {}, aux_[num_aux]});
+      const int64_t first = num_aux * spec_.hidden_size;
+      cast_rows(stream, {residual, aux_states(toks).columns(first, spec_.hidden_size)});
       ++num_aux;
     }
   }
   ModelOutput out;
   out.residual = residual;
-  out.aux = aux_;
   if (facts().last_stage) {
     out.hidden = part_of(buffers_.hidden, toks, spec_.hidden_size);
     rms_norm(stream, {residual, final_norm_, out.hidden, eps});

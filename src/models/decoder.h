@@ -30,7 +30,7 @@ struct DecoderOptions {
   LayerRange layers;              // of this stage; empty: all
   RankGroup tensor;               // the ranks that divide each layer (models/tensor_split.h)
   bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
-  // Layers of this stage, ascending, whose hidden states are returned.
+  // Layers of this stage, ascending, whose hidden states are kept (Model::aux_states).
   std::vector<int32_t> aux_layers;
 };
 
@@ -58,6 +58,12 @@ class Decoder final : public Model {
   [[nodiscard]] View<float, 2> residual_room(int64_t num_toks) const override;
   [[nodiscard]] std::span<const LinearSite> linear_sites() const override { return sites_; }
   void set_delta(LinearDelta* delta) override;
+  [[nodiscard]] ActView aux_states(int64_t num_toks) const override;
+  void embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) override;
+
+  // The attention of a layer at its place in the cache. Reads its norms and sinks.
+  [[nodiscard]] static AttentionLayer load_attention(const LayerLoader& layer,
+                                                     const LayerKvPlace& place);
 
  private:
   struct Layer {
@@ -99,14 +105,11 @@ class Decoder final : public Model {
     FeedForwardWorkspace ffn;
     LayerInputsWorkspace inputs;
     DeltaWorkspace delta;
-    std::vector<float*> aux;  // [T, hidden_size] each
+    ActView aux;  // [T, layers of aux_layers * hidden_size], or empty
     LinearWorkspace linear;
   };
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const;
-  [[nodiscard]] AttentionLayer load_attention(const LayerLoader& layer,
-                                              int32_t index,
-                                              const LayerKvPlace& place) const;
   void allocate_buffers(Arena& workspace);
   void lead_joins();
   void number_sites();
@@ -135,8 +138,7 @@ class Decoder final : public Model {
   View<const float, 1> final_norm_;
   Linear head_;
   Buffers buffers_;
-  std::vector<View<float, 2>> aux_;  // of the last forward
-  std::vector<LinearSite> sites_;    // with DecoderOptions::deltas
+  std::vector<LinearSite> sites_;  // with DecoderOptions::deltas
 };
 
 }  // namespace warprow
