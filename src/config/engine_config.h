@@ -37,6 +37,8 @@ struct EngineConfig {
   int32_t kernel_block_size = 0;  // 0: block_size; else a divisor of it, a multiple of 16
   // 0: min(2 GiB, a quarter of the memory) on a CPU; on a GPU what its share leaves
   int64_t kv_cache_memory_bytes = 0;
+  std::string kv_cache_dtype = "auto";     // auto | fp8 | fp8_e4m3 | fp8_e5m2
+  bool calculate_kv_scales = false;        // scales of an 8-bit cache from a step at start
   double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take
   std::string kv_cache_layout = "hnd";     // hnd | nhd: how a KV block lies in memory
   std::string attention_backend = "auto";  // a name, or a list by layers: native:0-3,flashinfer

@@ -151,6 +151,18 @@ constexpr Field kFields[] = {
      .is_bytes = true,
      .max = int64_t{1} << 50,
      .auto_value = 0},
+    {.name = "kv-cache-dtype",
+     .member = &EngineConfig::kv_cache_dtype,
+     .group = "KV cache",
+     .help = "type of cached keys and values; auto: bfloat16, or float32 with --dtype float32; "
+             "fp8, fp8_e4m3 and fp8_e5m2: 8-bit floats with the checkpoint's scales, in half the "
+             "memory",
+     .choices = "auto|fp8|fp8_e4m3|fp8_e5m2"},
+    {.name = "calculate-kv-scales",
+     .member = &EngineConfig::calculate_kv_scales,
+     .group = "KV cache",
+     .help = "calculate the scales of an 8-bit cache, one for each KV head, from a step of fixed "
+             "tokens at start, in place of the checkpoint's"},
     {.name = "gpu-memory-utilization",
      .member = &EngineConfig::gpu_memory_utilization,
      .group = "KV cache",

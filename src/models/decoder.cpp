@@ -95,6 +95,7 @@ Decoder::Decoder(const DecoderSpec& spec,
   if (first || (last && spec.tied_head)) {
     embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
   }
+  load_kv_scales(loader);
   if (spec.layers.front().layer_input_size > 0) {
     inputs_.emplace(loader, spec, options.tensor, options.linear);
   }
@@ -118,6 +119,36 @@ Decoder::Decoder(const DecoderSpec& spec,
   lead_joins();
   if (options_.deltas) {
     number_sites();
+  }
+}
+
+void Decoder::load_kv_scales(ParameterLoader& loader) {
+  if (options_.kv_scales.empty()) {
+    return;
+  }
+  std::vector<float> scales;
+  for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
+    first_kv_scale_.push_back(static_cast<int64_t>(scales.size()));
+    const LayerKvScales& layer = options_.kv_scales[static_cast<size_t>(i)];
+    if (layer.keys.empty()) {
+      continue;
+    }
+    const IndexRange heads =
+        kv_heads(spec_.layers[static_cast<size_t>(i)].attention, options_.tensor.place);
+    for (const std::vector<float>* all : {&layer.keys, &layer.values}) {
+      scales.insert(
+          scales.end(), all->begin() + heads.begin, all->begin() + heads.begin + heads.count);
+    }
+  }
+  const View<const float, 1> loaded = loader.constants(std::move(scales));
+  // Constants but for measure_kv_scales.
+  kv_scales_ = make_view(const_cast<float*>(loaded.data), loaded.shape[0]);
+}
+
+void Decoder::measure_kv_scales(bool on) {
+  WR_CHECK(!on || !kv_scales_.empty(), "the KV cache has no scales");
+  for (Layer& layer : layers_) {
+    layer.attention.measures_scales = on;
   }
 }
 
@@ -145,6 +176,15 @@ void Decoder::number_sites() {
 void Decoder::set_delta(LinearDelta* delta) {
   WR_CHECK(delta == nullptr || options_.deltas, "the model was built without sites for deltas");
   buffers_.linear.delta = delta;
+}
+
+void Decoder::set_kv_scales(AttentionLayer& layer) const {
+  if (!kv_scales_.empty()) {
+    const int64_t first = first_kv_scale_[static_cast<size_t>(layer.layer - facts().layers.first)];
+    layer.k_scales = make_view(kv_scales_.data + first, int64_t{layer.num_kv_heads});
+    layer.v_scales =
+        make_view(layer.k_scales.data + layer.num_kv_heads, int64_t{layer.num_kv_heads});
+  }
 }
 
 AttentionLayer Decoder::load_attention(const LayerLoader& layer, const LayerKvPlace& place) {
@@ -221,25 +261,26 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
                  .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
   }
   // The parameters are read in this order.
-  return Layer{
-      .input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
-      .delta = std::nullopt,
-      .qkv = attention.output_gate
-                 ? in.stacked(gated_qkv_parts(
-                       spec_, index, shards, query_heads(attention, options_.tensor.place)))
-                 : in.linear(qkv_parts(spec_, index, shards)),
-      .attention = load_attention(in, kv.layers[static_cast<size_t>(index)]),
-      .rope = attention.rope,
-      .attention_join =
-          in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
-      .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
-      .ffn = FeedForward(in, options_.act_dtype),
-      .input = input(),
-      .scalar = scalar(),
-      .qkv_size = in.mine().attention.qkv_size(),
-      .gate_size = in.mine().attention.gate_size(),
-      .attention_size = in.mine().attention.out_size(),
-      .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
+  Layer out{.input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
+            .delta = std::nullopt,
+            .qkv = attention.output_gate
+                       ? in.stacked(gated_qkv_parts(
+                             spec_, index, shards, query_heads(attention, options_.tensor.place)))
+                       : in.linear(qkv_parts(spec_, index, shards)),
+            .attention = load_attention(in, kv.layers[static_cast<size_t>(index)]),
+            .rope = attention.rope,
+            .attention_join = in.join(
+                names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
+            .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
+            .ffn = FeedForward(in, options_.act_dtype),
+            .input = input(),
+            .scalar = scalar(),
+            .qkv_size = in.mine().attention.qkv_size(),
+            .gate_size = in.mine().attention.gate_size(),
+            .attention_size = in.mine().attention.out_size(),
+            .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
+  set_kv_scales(out.attention);
+  return out;
 }
 
 void Decoder::allocate_buffers(Arena& workspace) {

@@ -13,6 +13,7 @@
 #include "models/decoder_spec.h"
 #include "models/delta_net.h"
 #include "models/feed_forward.h"
+#include "models/kv_scales.h"
 #include "models/layer_inputs.h"
 #include "models/layer_loader.h"
 #include "models/model.h"
@@ -32,6 +33,8 @@ struct DecoderOptions {
   bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
   // Layers of this stage, ascending, whose hidden states are kept (Model::aux_states).
   std::vector<int32_t> aux_layers;
+  std::vector<LayerKvScales>
+      kv_scales;  // of the whole model's layers, with an 8-bit KV cache; else empty
 };
 
 // The decoder-only transformer, once for every architecture: embedding, layers of attention and a
@@ -60,6 +63,9 @@ class Decoder final : public Model {
   void set_delta(LinearDelta* delta) override;
   [[nodiscard]] ActView aux_states(int64_t num_toks) const override;
   void embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) override;
+
+  [[nodiscard]] View<float, 1> kv_scales() const override { return kv_scales_; }
+  void measure_kv_scales(bool on) override;
 
   // The attention of a layer at its place in the cache. Reads its norms and sinks.
   [[nodiscard]] static AttentionLayer load_attention(const LayerLoader& layer,
@@ -110,6 +116,8 @@ class Decoder final : public Model {
   };
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const;
+  void set_kv_scales(AttentionLayer& layer) const;
+  void load_kv_scales(ParameterLoader& loader);
   void allocate_buffers(Arena& workspace);
   void lead_joins();
   void number_sites();
@@ -139,6 +147,9 @@ class Decoder final : public Model {
   Linear head_;
   Buffers buffers_;
   std::vector<LinearSite> sites_;  // with DecoderOptions::deltas
+  // With an 8-bit KV cache: of each layer with keys and values of its own, those of the keys and then of the values.
+  View<float, 1> kv_scales_;
+  std::vector<int64_t> first_kv_scale_;  // of the stage's layers
 };
 
 }  // namespace warprow

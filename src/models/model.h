@@ -91,6 +91,10 @@ class Model {
   [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }
   // What forwards add to products from now on; null: nothing. It outlives them. A check fails if the model has no sites.
   virtual void set_delta(LinearDelta* delta) { WR_CHECK(delta == nullptr); }
+  // The scales of an 8-bit KV cache, of all of its layers; else empty.
+  [[nodiscard]] virtual View<float, 1> kv_scales() const { return {}; }
+  // Whether forwards set these scales from the keys and values of their step.
+  virtual void measure_kv_scales(bool on) { WR_CHECK(!on); }
 
  protected:
   explicit Model(StageFacts facts) : facts_(std::move(facts)) {}

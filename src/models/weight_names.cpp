@@ -67,6 +67,17 @@ DecoderWeightNames gguf_weight_names() {
   names.shared_up = layer + "ffn_up_shexp.weight";
   names.shared_down = layer + "ffn_down_shexp.weight";
   names.shared_scale = layer + "ffn_gate_inp_shexp.weight";
+  names.delta_qkv = layer + "attn_qkv.weight";
+  names.delta_z = layer + "attn_gate.weight";
+  names.delta_b = layer + "ssm_beta.weight";
+  names.delta_a = layer + "ssm_alpha.weight";
+  names.delta_qkvz = layer + "ssm_in.weight";
+  names.delta_ba = layer + "ssm_ba.weight";
+  names.delta_conv = layer + "ssm_conv1d.weight";
+  names.delta_rate = layer + "ssm_a";
+  names.delta_dt_bias = layer + "ssm_dt.bias";
+  names.delta_norm = layer + "ssm_norm.weight";
+  names.delta_out = layer + "ssm_out.weight";
   names.experts_gate = layer + "ffn_gate_exps.weight";
   names.experts_up = layer + "ffn_up_exps.weight";
   names.experts_down = layer + "ffn_down_exps.weight";

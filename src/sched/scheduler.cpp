@@ -188,6 +188,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   decode_budget_ = ceil_div(running_.size(), num_turns_);
   decide_drafts();
   schedule_running(out);
+  refusal_ = WaitReason::kNone;
   // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
     while (budget_ > 0 && prefill_budget_ > 0 && waiting_.size() > 0 && rows_.num_free() > 0 &&
@@ -197,8 +198,25 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   if (out.scheduled.empty() && out.finished_rows.empty() && out.preempted_rows.empty()) {
     return false;
   }
+  stats_.wait_reason = why_waiting(out);
   commit_step(out);
   return true;
+}
+
+WaitReason Scheduler::why_waiting(const SchedulerOutput& out) const {
+  if (waiting_.size() == 0) {
+    return WaitReason::kNone;
+  }
+  if (!out.preempted_rows.empty()) {
+    return WaitReason::kPreemption;
+  }
+  if (rows_.num_free() == 0) {
+    return WaitReason::kRows;
+  }
+  if (refusal_ != WaitReason::kNone) {
+    return refusal_;
+  }
+  return budget_ > 0 ? WaitReason::kRation : WaitReason::kTokens;
 }
 
 // Whether the row decodes and its turn comes in a later step. Without planning ahead it must first know its last token.
@@ -394,16 +412,21 @@ int32_t Scheduler::num_drafts_of(LiveRequest& r) {
 }
 
 bool Scheduler::admit_next(SchedulerOutput& out) {
+  const auto refuse = [this](WaitReason reason) {
+    refusal_ = reason;
+    return false;
+  };
   const int32_t index = next_waiting();
   if (index < 0) {
-    return false;
+    return refuse(WaitReason::kAdapter);
   }
   LiveRequest& r = requests_[index];
   if (r.least_pending > 0) {
-    return false;  // preempted with outputs in flight: its prefill is not known yet
+    return refuse(
+        WaitReason::kOutputs);  // preempted with outputs in flight: its prefill is not known yet
   }
   if (was_refused(r)) {
-    return false;
+    return refuse(WaitReason::kBlocks);
   }
   // Compute at least the last known token: its logits are needed.
   const int32_t hit =
@@ -412,7 +435,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   // Without chunked prefill the request waits for a step that takes it whole, unless its outputs made it
   // too long for any step.
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
-    return false;
+    return refuse(WaitReason::kTokens);
   }
   int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
   // A prefix that others have too, without a checkpoint of its states: the first chunk leaves one.
@@ -426,7 +449,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n + behind, r.num_known() + behind}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();
-    return false;
+    return refuse(WaitReason::kBlocks);
   }
   enter_row(index, hit, out);
   out.scheduled.push_back({r.row, n, hit});

@@ -10,6 +10,7 @@
 #include "sched/request.h"
 #include "sched/request_table.h"
 #include "sched/row_allocator.h"
+#include "sched/wait_reason.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
@@ -90,8 +91,9 @@ struct SchedulerStats {
   int32_t max_steps_in_flight = 0;
   int32_t num_running = 0;
   int32_t num_waiting = 0;
-  int32_t num_kv_blocks = 0;       // without the null block
-  int32_t num_kv_blocks_used = 0;  // held by requests
+  int32_t num_kv_blocks = 0;                   // without the null block
+  int32_t num_kv_blocks_used = 0;              // held by requests
+  WaitReason wait_reason = WaitReason::kNone;  // in the last step that schedule() planned
 };
 
 // Decides which requests advance in each step, by how many tokens, in which rows and blocks. Continuous batching:
@@ -173,6 +175,11 @@ class Scheduler {
   // No-op if the request has ended or is not held.
   void resume(uint64_t id);
 
+  // The request that has the row, which must have one.
+  [[nodiscard]] uint64_t request_of(RowId row) const {
+    return requests_[row_owner_[static_cast<size_t>(index_of(row))]].id;
+  }
+
   // Reserves in `out` the capacity that any usual step needs.
   void reserve(SchedulerOutput& out) const;
 
@@ -218,6 +225,7 @@ class Scheduler {
   // The waiting request that is next to be admitted, or -1.
   [[nodiscard]] int32_t next_waiting();
   bool admit_next(SchedulerOutput& out);
+  [[nodiscard]] WaitReason why_waiting(const SchedulerOutput& out) const;
   void enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out);
   void commit_step(SchedulerOutput& out);
 
@@ -276,6 +284,7 @@ class Scheduler {
   uint64_t passed_arrival_ = 0;  // the first waiting request, whose adapter has no place
   int32_t num_passed_ = 0;       // requests with adapters that were admitted before it since
   int64_t refused_at_ = 0;
+  WaitReason refusal_ = WaitReason::kNone;  // by admit_next in the step being planned
   SchedulerStats stats_;
 };
 

@@ -40,6 +40,16 @@ std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
   return nullptr;
 }
 
+// Of a model with an 8-bit KV cache; else none.
+std::vector<LayerKvScales> kv_scales_of(const ModelPlan& plan,
+                                        const Checkpoint& checkpoint,
+                                        const DecoderSpec& spec) {
+  if (plan.config.kv_cache_dtype == "auto") {
+    return {};
+  }
+  return value_or_throw(read_kv_scales(checkpoint, spec));
+}
+
 }  // namespace
 
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
@@ -59,6 +69,7 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                          quantisation);
   DecoderOptions options = plan.decoder;
   options.tensor = {plan.place.tensor, comms.tensor};
+  options.kv_scales = kv_scales_of(plan, *plan.checkpoint, plan.spec);
   std::unique_ptr<Model> model;
   if (plan.spec.encoder) {
     model = std::make_unique<Encoder>(plan.spec, plan.kv, options, loader, workspace);
@@ -85,7 +96,9 @@ Drafter load_drafter(
     drafter.head = std::make_unique<EagleHead>(
         *draft.head, draft.head_ids, kv, draft.decoder, model, loader, workspace);
   } else {
-    drafter.model = std::make_unique<Decoder>(draft.spec, kv, draft.decoder, loader, workspace);
+    DecoderOptions options = draft.decoder;
+    options.kv_scales = kv_scales_of(plan, *draft.checkpoint, draft.spec);
+    drafter.model = std::make_unique<Decoder>(draft.spec, kv, options, loader, workspace);
   }
   if (!stream.discards()) {
     loader.finish();

@@ -506,6 +506,13 @@ TEST(Invariance, SinksAndMxfp4) {
       {test::source_path("tests/golden/tiny/gpt_oss_mxfp4"), "auto", 128, 32, 100, 24});
 }
 
+// Windows, soft caps, and keys and values of 8 bits.
+TEST(Invariance, EightBitKvCache) {
+  const Workload load{
+      test::source_path("tests/golden/tiny/gemma2"), "bfloat16", 128, 32, 100, 24, "fp8_e4m3"};
+  expect_invariant(load);
+}
+
 // The production settings: int8 activations, bf16 cache, a real vocabulary.
 TEST(Invariance, SmolLm2) {
   if (!resolve_model("smollm2")) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct OracleLayer {
   int intermediate = 0;
   bool gelu = false;  // tanh GELU, else SiLU
   double residual_scale = 1.0;
+  // What a cache makes of an element of a KV head's keys and values; none: it keeps them.
+  std::function<double(double x, int kv_head)> cached_key, cached_value;
   // Matrices are [out, in]. Norm weights are the factors themselves. Empty: the layer has none.
   Doubles input_norm, q, k, v, o, q_norm, k_norm, sinks, attention_post_norm;
   Doubles ffn_norm, gate, up, down, ffn_post_norm;
@@ -169,6 +172,14 @@ class DecoderOracle {
     return out;
   }
 
+  static void keep(const OracleLayer& layer,
+                   const std::function<double(double, int)>& cached,
+                   Doubles& row) {
+    for (size_t i = 0; cached && i < row.size(); ++i) {
+      row[i] = cached(row[i], static_cast<int>(i) / layer.head_dim);
+    }
+  }
+
   void attend(const OracleLayer& layer, std::vector<Doubles>& stream) const {
     std::vector<Doubles> q;
     std::vector<Doubles> k;
@@ -178,6 +189,8 @@ class DecoderOracle {
       q.push_back(placed(layer, times(layer.q, x), layer.q_norm, static_cast<int>(t)));
       k.push_back(placed(layer, times(layer.k, x), layer.k_norm, static_cast<int>(t)));
       v.push_back(times(layer.v, x));
+      keep(layer, layer.cached_key, k.back());
+      keep(layer, layer.cached_value, v.back());
     }
     for (size_t t = 0; t < stream.size(); ++t) {
       const Doubles seen = attend_one(layer, q[t], k, v, static_cast<int>(t));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,13 @@ class RandomCheckpoint {
       layer.attention_post_norm = norm(at + "post_attention_layernorm", hidden);
       layer.ffn_post_norm = norm(at + "post_feedforward_layernorm", hidden);
     }
+  }
+
+  // A tensor that the oracle does not read.
+  void add(const std::string& name,
+           const std::vector<int64_t>& shape,
+           std::span<const float> values) {
+    writer_.add_f32(name, shape, values);
   }
 
   [[nodiscard]] Bytes bytes() const { return writer_.bytes(); }

@@ -228,7 +228,7 @@ struct Channels {
   // part: of so many that divide the head's values.
   __device__ __forceinline__ Channels(const GatedDeltaShape& s, int head, int part, int parts) {
     const int at = 2 * static_cast<int>(threadIdx.x);
-    const int key_head = head / (s.num_value_heads / s.num_key_heads);
+    const int key_head = s.key_head(head);
     const int columns = s.value_dim / parts;
     const int keys = 2 * s.key_dim;
     const int first = part * columns;
