@@ -49,8 +49,8 @@ class DecoderOracle {
  public:
   explicit DecoderOracle(const OracleModel& model) : model_(model) {}
 
-  // Logits [vocab] after each of the ids.
-  [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
+  // The residual stream in front of each layer and behind the last one, by token.
+  [[nodiscard]] std::vector<std::vector<Doubles>> streams(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> stream;
     for (const int32_t id : ids) {
       Doubles row(size(model_.hidden));
@@ -59,18 +59,26 @@ class DecoderOracle {
       }
       stream.push_back(row);
     }
+    std::vector<std::vector<Doubles>> streams = {stream};
     for (const OracleLayer& layer : model_.layers) {
       attend(layer, stream);
       feed(layer, stream);
+      streams.push_back(stream);
     }
+    return streams;
+  }
+
+  // Logits [vocab] after each of the ids.
+  [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> out;
-    for (const Doubles& row : stream) {
+    const std::vector<std::vector<Doubles>> all = streams(ids);
+    for (const Doubles& row : all.back()) {
       out.push_back(times(model_.head, normed(row, model_.final_norm)));
     }
     return out;
   }
 
- private:
+ protected:
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
 
   static Doubles times(const Doubles& w, const Doubles& x) {
@@ -213,6 +221,7 @@ class DecoderOracle {
     }
   }
 
+ private:
   const OracleModel& model_;
 };
 
