@@ -117,6 +117,9 @@ if(WARPROW_CUDA)
         WR_KIND=PackedKind::${kind} WR_COLS=${cols})
     endforeach()
   endforeach()
+  foreach(cols 8 16 32 64 128)
+    kernel_stub(sm90_fp8_gemm_${cols}_sm90 linear/fp8/sm90_fp8_gemm.cuh WR_COLS=${cols})
+  endforeach()
   foreach(kind kBF16 kMxfp4)
     foreach(cols 8 32 128)
       kernel_stub(sm90_expert_gemm_${kind}_${cols}_sm90 experts/sm90_expert_gemm.cuh
@@ -129,6 +132,8 @@ if(WARPROW_CUDA)
     list(GET parts 0 epilogue)
     list(GET parts 1 is_f32)
     kernel_stub(sm90_large_gemm_${epilogue}_${is_f32}_sm90 linear/large_m/sm90_large_gemm.cuh
+      WR_EPILOGUE=LinearEpilogue::${epilogue} WR_F32=${is_f32})
+    kernel_stub(sm90_fp8_large_${epilogue}_${is_f32}_sm90 linear/fp8/sm90_fp8_large.cuh
       WR_EPILOGUE=LinearEpilogue::${epilogue} WR_F32=${is_f32})
   endforeach()
 endif()

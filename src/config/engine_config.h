@@ -13,13 +13,14 @@ inline constexpr int32_t kNoPrefillLimit = 1 << 24;   // a value of prefill_toks
 inline constexpr int32_t kAutoPrefillThreshold = -1;  // a value of long_prefill_token_threshold
 
 struct EngineConfig {
-  std::string model;                  // file, directory, alias or org/name
-  std::string dtype = "auto";         // auto | float32 | bfloat16
-  std::string load_format = "auto";   // auto | dummy
-  std::string quantization = "none";  // none | fp8
-  std::string runner = "auto";        // auto | generate | pooling
-  std::string convert = "auto";       // auto | embed | classify: what a pooling runner yields
-  std::string device = "auto";        // auto | cpu | cuda; for plans also a GPU by name: h200
+  std::string model;                     // file, directory, alias or org/name
+  std::string dtype = "auto";            // auto | float32 | bfloat16
+  std::string load_format = "auto";      // auto | dummy
+  std::string quantization = "none";     // none | fp8
+  std::string fp8_activations = "auto";  // auto | off
+  std::string runner = "auto";           // auto | generate | pooling
+  std::string convert = "auto";          // auto | embed | classify: what a pooling runner yields
+  std::string device = "auto";           // auto | cpu | cuda; for plans also a GPU by name: h200
   // "0,2": GPUs of those the process sees, by rank of this host; empty: as many as there are ranks
   std::string device_ids;
   int32_t tensor_parallel_size = 1;        // ranks that divide each layer

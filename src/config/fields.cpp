@@ -50,6 +50,13 @@ constexpr Field kFields[] = {
              "are loaded; none: as the model's files have them",
      .alias = "q",
      .choices = "none|fp8"},
+    {.name = "fp8-activations",
+     .member = &EngineConfig::fp8_activations,
+     .group = "Model",
+     .help = "auto: products with 8-bit float weights round their inputs to 8 bits too, where the "
+             "model's files or --quantization fp8 say so (Hopper GPUs; a CPU with --dtype "
+             "float32); off: never",
+     .choices = "auto|off"},
     {.name = "runner",
      .member = &EngineConfig::runner,
      .group = "Model",
@@ -239,8 +246,9 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::speculative_config,
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
-             "with vLLM's keys method (ngram, suffix, draft_model), num_speculative_tokens, model, "
-             "prompt_lookup_min, prompt_lookup_max and suffix_decoding_*; empty: off"},
+             "with vLLM's keys method (ngram, suffix, draft_model, eagle, eagle3), "
+             "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and "
+             "suffix_decoding_*; empty: off"},
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",

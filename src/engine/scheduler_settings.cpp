@@ -28,6 +28,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config,
   result.draft_lookahead = facts.draft_lookahead;
   result.draft_cost = facts.draft_cost;
   result.draft_knee = facts.draft_knee;
+  result.draft_forward = facts.draft_forward;
   result.copies_blocks = facts.copies_blocks;
   result.num_stages = config.pipeline_parallel_size;
   result.max_concurrent_steps =

@@ -26,6 +26,7 @@ ModelFacts plan_facts(const ModelPlan& plan) {
           plan.runner.draft_lookahead,
           plan.config.draft_cost,
           plan.config.draft_knee,
+          plan.draft_forward,
           plan.pooler == nullptr ? PoolingFacts() : plan.pooler->facts,
           plan.config.enable_prompt_embeds ? plan.spec.hidden_size : 0,
           plan.runner.features.block_copies,

@@ -186,7 +186,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   has_deep_chunk_ = has_deep_long_chunk_ = false;
   num_turns_ = std::clamp(running_.size(), 1, config_.num_stages);
   decode_budget_ = ceil_div(running_.size(), num_turns_);
-  step_drafts_ = config_.draft_knee > 0 ? drafts_of_step() : 0;
+  decide_drafts();
   schedule_running(out);
   refusal_ = WaitReason::kNone;
   // Do not admit in a step that preempted.
@@ -367,10 +367,29 @@ int32_t Scheduler::drafts_of_step() {
       }
     }
   }
-  return acceptance_.empty()
-             ? 0
-             : common_drafts(
-                   acceptance_, num_rows, config_.draft_knee, config_.num_drafts, step_drafts_);
+  return acceptance_.empty() ? 0
+                             : common_drafts(acceptance_,
+                                             num_rows,
+                                             {config_.draft_knee, config_.draft_forward},
+                                             config_.num_drafts,
+                                             wanted_drafts_);
+}
+
+// The drafts that the step verifies, and those that a drafting model makes for the next one: as many as would have paid
+// now, one to find out, or none where no draft pays.
+void Scheduler::decide_drafts() {
+  if (config_.draft_knee == 0) {
+    return;
+  }
+  wanted_drafts_ = drafts_of_step();
+  step_drafts_ = wanted_drafts_;
+  if (config_.draft_lookahead == 0) {
+    return;
+  }
+  step_drafts_ = proposals_ < 0 ? wanted_drafts_ : std::min(wanted_drafts_, proposals_);
+  const bool tries =
+      drafts_may_pay(std::max(running_.size(), 1), {config_.draft_knee, config_.draft_forward});
+  next_proposals_ = std::max(wanted_drafts_, tries ? 1 : 0);
 }
 
 // Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.
@@ -499,6 +518,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
   bool any_prefill = false;
   bool any_decode = false;
   bool any_partial = false;
+  out.num_proposals = proposals_ = next_proposals_;
   for (ScheduledRow& s : out.scheduled) {
     const auto row_idx = static_cast<size_t>(index_of(s.row));
     LiveRequest& r = requests_[row_owner_[row_idx]];
@@ -517,7 +537,8 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     }
     // For masks after them, and to learn what they are worth.
     s.wants_drafts = samples && config_.num_drafts > 0 && r.may_draft &&
-                     (r.grammar >= 0 || config_.draft_cost > 0 || config_.draft_knee > 0);
+                     (r.grammar >= 0 || config_.draft_cost > 0 || config_.draft_knee > 0) &&
+                     next_proposals_ != 0;
     record.rows[row_idx] = {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, s.num_logits};
     (is_prefill ? any_prefill : any_decode) = true;

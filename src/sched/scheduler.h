@@ -41,6 +41,8 @@ struct SchedulerConfig {
   double draft_cost = 0;
   // On a GPU instead: the tokens of a step above which it takes longer. All rows of a step draft equally many. 0: none.
   double draft_knee = 0;
+  // With draft_knee and draft_lookahead: the time of a drafting model's forward, in units of a step with few tokens.
+  double draft_forward = 0;
   // Under chunked prefill: the most tokens of a step for a row with more prompt tokens left, in a step in which a
   // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
   int32_t long_prefill_token_threshold = 0;
@@ -218,6 +220,7 @@ class Scheduler {
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   [[nodiscard]] int32_t drafts_of_step();
+  void decide_drafts();
   [[nodiscard]] int32_t num_drafts_of(LiveRequest& request);
   // The waiting request that is next to be admitted, or -1.
   [[nodiscard]] int32_t next_waiting();
@@ -271,6 +274,9 @@ class Scheduler {
   bool has_deep_chunk_ = false;       // a chunk of this step reaches max_prefill_pairs
   bool has_deep_long_chunk_ = false;  // and is of a long prefill
   int32_t step_drafts_ = 0;           // of every decoding row, with draft_knee
+  int32_t wanted_drafts_ = 0;         // the same if the step before had proposed as many
+  int32_t next_proposals_ = -1;       // SchedulerOutput::num_proposals of the step that is planned
+  int32_t proposals_ = -1;            // the same of the step before
   std::vector<double> acceptance_;    // of the rows of a step, with draft_knee
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.

@@ -41,6 +41,9 @@ void measure(ModelPlan& plan) {
   plan.memory.state_bytes = static_cast<int64_t>(rank.state.used());
   plan.memory.workspace_bytes = static_cast<int64_t>(rank.workspace.used());
   plan.memory.pinned_bytes = device->pinned_bytes();
+  // A step with few tokens takes as long as it takes to read the weights.
+  const auto drafter = static_cast<double>(rank.drafter_bytes);
+  plan.draft_forward = drafter / (static_cast<double>(rank.weights.used()) - drafter);
 }
 
 DType kv_dtype_of(const ResolvedConfig& config) {
@@ -115,6 +118,15 @@ int64_t encoder_cache_bytes(const ModelPlan& plan) {
   return KvCacheSpec{plan.kv.groups, 0}.block_bytes() * (1 + kSteps * a_step);
 }
 
+// What a head that drafts decides for the model and the run.
+void use_head(const EagleSpec& head, ModelPlan& plan) {
+  plan.decoder.aux_layers = head.aux_layers;
+  Speculation& speculation = plan.config.speculation;
+  if (speculation.default_drafts && head.speculative_tokens > 0) {
+    speculation.num_drafts = std::min(head.speculative_tokens, kMaxModelDrafts);
+  }
+}
+
 Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const ResolvedConfig& config = plan.config;
   const DevicePolicy& policy = device_policy(plan.device.kind);
@@ -127,6 +139,11 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
     return fail(
         ErrorCode::kUnsupported,
         fmt::format("--kv-cache-dtype: {} with an encoder is not supported", dtype_name(kv_dtype)));
+  }
+  if (is_f8(kv_dtype) && config.speculation.has_head()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--kv-cache-dtype: {} with an EAGLE head is not supported",
+                            dtype_name(kv_dtype)));
   }
   if (is_f8(kv_dtype) && config.dtype == "float32" && plan.device.kind == DeviceKind::kCuda) {
     return fail(ErrorCode::kUnsupported,
@@ -151,6 +168,9 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
     return tl::unexpected(draft.error());
   }
   plan.draft = *std::move(draft);
+  if (plan.draft != nullptr && plan.draft->head) {
+    use_head(*plan.draft->head, plan);
+  }
   const DecoderSpec mine = rank_spec(plan.spec, plan.place.tensor);
   std::vector<const DecoderSpec*> models = {&mine};
   if (plan.draft != nullptr) {

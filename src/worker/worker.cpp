@@ -42,9 +42,7 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device, const RankComms& 
       comms_(comms) {
   rank_ = build_rank(plan_, *device_, *stream_, planned_bytes(), comms_);
   rank_.model->prepare_kernels();
-  if (rank_.draft != nullptr) {
-    rank_.draft->prepare_kernels();
-  }
+  rank_.drafter.prepare_kernels();
   settle_kv_cache();
   give_kv_cache(rank_, plan_, *device_);
   check_plan();
@@ -157,8 +155,8 @@ void Worker::load_weights_again() {
   rank_.weights.reset();
   const auto shapes = make_shape_only_device(device_->facts());
   Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, rank_.workspace.capacity());
-  load_model(plan_, *stream_, rank_.weights, no_activations, comms_);
-  load_draft_model(plan_, *stream_, rank_.weights, no_activations);
+  const auto model = load_model(plan_, *stream_, rank_.weights, no_activations, comms_);
+  load_drafter(plan_, *model, *stream_, rank_.weights, no_activations);
   if (!calculated_kv_scales_.empty()) {  // they stay as they are until the process ends
     stream_->copy_to_device(rank_.model->kv_scales().data,
                             calculated_kv_scales_.data(),

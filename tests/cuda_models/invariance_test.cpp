@@ -486,7 +486,7 @@ TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithFlashInfer) {
 }
 
 TEST_F(CudaInvariance, EqualBitsOfQuantisedWeights) {
-  for (const char* scheme : {"fp8_block", "awq"}) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "awq"}) {
     SCOPED_TRACE(scheme);
     expect_equal_bits_of_large_steps("auto", "auto", scheme);
   }

@@ -42,14 +42,15 @@ struct OracleModel {
   double embed_scale = 1.0;
   Doubles embed, final_norm, head;
   std::vector<OracleLayer> layers;
+  std::function<void(Doubles&)> round_inputs;  // of the layers' products; null: not rounded
 };
 
 class DecoderOracle {
  public:
   explicit DecoderOracle(const OracleModel& model) : model_(model) {}
 
-  // Logits [vocab] after each of the ids.
-  [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
+  // The residual stream in front of each layer and behind the last one, by token.
+  [[nodiscard]] std::vector<std::vector<Doubles>> streams(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> stream;
     for (const int32_t id : ids) {
       Doubles row(size(model_.hidden));
@@ -58,18 +59,26 @@ class DecoderOracle {
       }
       stream.push_back(row);
     }
+    std::vector<std::vector<Doubles>> streams = {stream};
     for (const OracleLayer& layer : model_.layers) {
       attend(layer, stream);
       feed(layer, stream);
+      streams.push_back(stream);
     }
+    return streams;
+  }
+
+  // Logits [vocab] after each of the ids.
+  [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> out;
-    for (const Doubles& row : stream) {
+    const std::vector<std::vector<Doubles>> all = streams(ids);
+    for (const Doubles& row : all.back()) {
       out.push_back(times(model_.head, normed(row, model_.final_norm)));
     }
     return out;
   }
 
- private:
+ protected:
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
 
   static Doubles times(const Doubles& w, const Doubles& x) {
@@ -80,6 +89,13 @@ class DecoderOracle {
       }
     }
     return y;
+  }
+
+  [[nodiscard]] Doubles rounded(Doubles x) const {
+    if (model_.round_inputs) {
+      model_.round_inputs(x);
+    }
+    return x;
   }
 
   [[nodiscard]] Doubles normed(const Doubles& x, const Doubles& weight) const {
@@ -177,7 +193,7 @@ class DecoderOracle {
     std::vector<Doubles> k;
     std::vector<Doubles> v;
     for (size_t t = 0; t < stream.size(); ++t) {
-      const Doubles x = normed(stream[t], layer.input_norm);
+      const Doubles x = rounded(normed(stream[t], layer.input_norm));
       q.push_back(placed(layer, times(layer.q, x), layer.q_norm, static_cast<int>(t)));
       k.push_back(placed(layer, times(layer.k, x), layer.k_norm, static_cast<int>(t)));
       v.push_back(times(layer.v, x));
@@ -186,14 +202,14 @@ class DecoderOracle {
     }
     for (size_t t = 0; t < stream.size(); ++t) {
       const Doubles seen = attend_one(layer, q[t], k, v, static_cast<int>(t));
-      join(layer, layer.attention_post_norm, times(layer.o, seen), stream[t]);
+      join(layer, layer.attention_post_norm, times(layer.o, rounded(seen)), stream[t]);
     }
   }
 
   void feed(const OracleLayer& layer, std::vector<Doubles>& stream) const {
     const double root = std::sqrt(2.0 / std::acos(-1.0));
     for (Doubles& row : stream) {
-      const Doubles x = normed(row, layer.ffn_norm);
+      const Doubles x = rounded(normed(row, layer.ffn_norm));
       Doubles gate = times(layer.gate, x);
       const Doubles up = times(layer.up, x);
       for (size_t i = 0; i < gate.size(); ++i) {
@@ -201,10 +217,11 @@ class DecoderOracle {
         const double gelu = 0.5 * g * (1.0 + std::tanh(root * (g + 0.044715 * g * g * g)));
         gate[i] = (layer.gelu ? gelu : g / (1.0 + std::exp(-g))) * up[i];
       }
-      join(layer, layer.ffn_post_norm, times(layer.down, gate), row);
+      join(layer, layer.ffn_post_norm, times(layer.down, rounded(gate)), row);
     }
   }
 
+ private:
   const OracleModel& model_;
 };
 

@@ -11,7 +11,7 @@
 namespace warprow::cuda {
 
 // A tensor of N dimensions for TMA. TMA moves rows of 128 bytes, or with another swizzle of 64, swizzled as the tensor
-// cores read them. Loads fill with zeros beyond the ends, stores write nothing there.
+// cores read them, or without swizzle rows of any size. Loads fill with zeros beyond the ends, stores write nothing there.
 //
 // Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: the elements that
 // one copy moves, a row in the innermost dimension. promotion: how much the L2 cache fetches on a miss.
