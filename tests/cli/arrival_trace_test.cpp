@@ -3,6 +3,7 @@
 
 #include "cli/simulate/trace_line.h"
 #include "cli/simulate/trace_of_prompts.h"
+#include "tests/support/temp_dir.h"
 
 #include <fstream>
 #include <limits>
@@ -31,7 +32,8 @@ class Traces : public testing::Test {
     return trace ? "none" : trace.error().message;
   }
 
-  std::string path_ = testing::TempDir() + "arrival_trace.txt";
+  test::TempDir dir_;
+  std::string path_ = (dir_.path() / "arrival_trace.txt").string();
 };
 
 TEST_F(Traces, OwnLines) {
