@@ -83,7 +83,7 @@ class TimelineMaker {
     }
   }
 
-  void add(const char* name, TimePoint at, Json more) {
+  void add(const char* name, TimePoint at, const Json& more) {
     Json event = {{"event", name}, {"at_ms", rounded_ms(ms_between(start_, at))}};
     event.update(more);
     out_.events.push_back(std::move(event));
