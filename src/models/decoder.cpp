@@ -112,7 +112,7 @@ Decoder::Decoder(const DecoderSpec& spec,
   if (last) {
     head_ = Linear(spec.tied_head
                        ? embedding_
-                       : load_vocab(loader, spec, facts().vocab, spec.names.head, spec.hidden_size),
+                       : load_vocab(loader, spec, facts().vocab, spec.names.head, spec.hidden_size, true),
                    options.linear);
   }
   allocate_buffers(workspace);

@@ -39,8 +39,7 @@ int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k) {
 }
 
 int32_t sm90_quant_stage_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
-  const int32_t w =
-      plan.groups * 4 * quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points);
+  const int32_t w = plan.groups * 4 * quant_tile_bytes(weight);
   return round_up(plan.cols * 256 + w, kAlign);
 }
 
