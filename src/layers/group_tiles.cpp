@@ -11,38 +11,40 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kByteZero = 128;  // any number of 8 bits with a sign becomes one without
-
-PackedWeight bytes_with(int32_t group, bool has_bias) {
+PackedWeight form_of(PackedKind kind, int32_t zero_point, int32_t group, bool has_bias) {
   PackedWeight weight;
-  weight.kind = PackedKind::kQ8;
+  weight.kind = kind;
   weight.scales = ScaleForm::kF32;
-  weight.zero_point = kByteZero;
+  weight.zero_point = zero_point;
   weight.group = group;
   weight.has_bias = has_bias;
   return weight;
+}
+
+// Tiles of any numbers of 6 or 8 bits, with a sign or without: these are -32 to 31, and -128 to 127.
+PackedWeight wide(bool bytes, int32_t group, bool has_bias) {
+  return bytes ? form_of(PackedKind::kQ8, 128, group, has_bias)
+               : form_of(PackedKind::kQ6, 32, group, has_bias);
 }
 
 }  // namespace
 
 PackedWeight group_tiles_form(TensorType type) {
   const GroupTraits& traits = group_traits(type);
-  PackedWeight weight = bytes_with(traits.group, traits.has_bias);
-  if (traits.bits == 4 && type != TensorType::kMXFP4) {  // whose numbers are no integers from 0 to 15
-    weight.kind = PackedKind::kQ4;
-    weight.zero_point = traits.zero_point;
+  if (traits.bits == 4 && type != TensorType::kMXFP4) {  // whose numbers are -12 to 12
+    return form_of(PackedKind::kQ4, traits.zero_point, traits.group, traits.has_bias);
   }
-  return weight;
+  return wide(traits.bits == 8, traits.group, traits.has_bias);
 }
 
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b) {
   WR_CHECK(a.scales == ScaleForm::kF32 && b.scales == ScaleForm::kF32);
-  PackedWeight common = bytes_with(std::min(a.group, b.group), a.has_bias || b.has_bias);
+  const int32_t group = std::min(a.group, b.group);
+  const bool has_bias = a.has_bias || b.has_bias;
   if (a.kind == PackedKind::kQ4 && b.kind == PackedKind::kQ4 && a.zero_point == b.zero_point) {
-    common.kind = PackedKind::kQ4;
-    common.zero_point = a.zero_point;
+    return form_of(PackedKind::kQ4, a.zero_point, group, has_bias);
   }
-  return common;
+  return wide(a.kind == PackedKind::kQ8 || b.kind == PackedKind::kQ8, group, has_bias);
 }
 
 void GroupTiles::pack(TensorType type,

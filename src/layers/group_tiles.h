@@ -12,14 +12,15 @@ namespace warprow {
 
 // Lays rows of a GGUF type out anew as quantised tiles with float32 scales (kernels/linear/quant/quant_tiles.h). Nothing is
 // rounded: a weight in a tile is the number, scale and bias of its group (weights/quant_groups.h), so that kernels take
-// every weight as dequantize_row's value rounded to bf16. Groups of 32 may become two of 16, four or five bits a byte.
+// every weight as dequantize_row's value rounded to bf16. Groups of 32 may become two of 16, and numbers may take more
+// bits than in the file.
 //
 // Owns: room for decoded rows, which lasts from call to call.
 // Thread: one.
 class GroupTiles {
  public:
-  // rows: `count` of a tensor, of tiles.k elements each, at src one after the other. tiles: kQ4 or kQ8 with what `type` needs
-  // (group_tiles_form); out: ceil(count / 16) times quant_row_bytes.
+  // rows: `count` of a tensor, of tiles.k elements each, at src one after the other. tiles: with room for `type`
+  // (group_tiles_form, common_tiles); out: ceil(count / 16) times quant_row_bytes.
   void pack(TensorType type,
             const std::byte* src,
             int64_t count,
@@ -38,7 +39,8 @@ class GroupTiles {
   std::vector<float> biases_;
 };
 
-// The smallest tiles that hold a quantised type, without sizes and data: nibbles, or bytes whose zero point is 128.
+// The smallest tiles that hold a quantised type, without sizes and data: nibbles, six bits with zero point 32 (of five-bit
+// types and MXFP4 too) or bytes with zero point 128.
 PackedWeight group_tiles_form(TensorType type);
 // Tiles that hold what either of the two holds; both have float32 scales.
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b);

@@ -96,14 +96,19 @@ class QuantLinearTest : public CudaTest {
     w.has_zero_points = p.zeros;
     w.scales = p.f32_scales ? ScaleForm::kF32 : ScaleForm::kF16;
     w.has_bias = p.biases;
-    w.zero_point = p.kind == PackedKind::kQ4 ? 8 : p.kind == PackedKind::kQ8 ? 128 : 0;
+    w.zero_point = p.kind == PackedKind::kQ4   ? 8
+                   : p.kind == PackedKind::kQ6 ? 32
+                   : p.kind == PackedKind::kQ8 ? 128
+                                               : 0;
     std::mt19937 rng(seed);
     const auto n = static_cast<size_t>(p.n);
     const auto k = static_cast<size_t>(p.k);
     const size_t groups = (k + static_cast<size_t>(p.group) - 1) / static_cast<size_t>(p.group);
     std::vector<uint8_t> numbers(n * k);
     for (uint8_t& v : numbers) {
-      v = static_cast<uint8_t>(rng() % (p.kind == PackedKind::kQ4 ? 16 : 256));
+      v = static_cast<uint8_t>(rng() % (p.kind == PackedKind::kQ4   ? 16
+                                        : p.kind == PackedKind::kQ6 ? 64
+                                                                    : 256));
       if (p.kind == PackedKind::kF8 && (v & 0x7fU) == 0x7fU) {
         v = 0x3a;  // not a number
       }
@@ -345,6 +350,8 @@ TEST_F(QuantLinearTest, EqualsBf16WeightsBitForBit) {
     check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, true, biases});
     check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
     check_bf16({PackedKind::kQ8, 512, 4096, kAdd, true, false, 16, false, true, biases});
+    check_bf16({PackedKind::kQ6, 512, 4096, kAdd, true, false, 16, false, true, biases});
+    check_bf16({PackedKind::kQ6, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
   }
 }
 
@@ -353,6 +360,8 @@ TEST_F(QuantLinearTest, Float32ScalesAndBiases) {
     check({PackedKind::kQ4, 80, 416, kStore, true, false, 32, false, true, biases});
     check({PackedKind::kQ4, 2 * 96, 1024, kSwiGlu, false, true, 32, false, true, biases});
     check({PackedKind::kQ8, 80, 416, kAdd, true, false, 32, false, true, biases});
+    check({PackedKind::kQ6, 80, 416, kStore, true, false, 32, false, true, biases});
+    check({PackedKind::kQ6, 2 * 96, 1024, kSwiGlu, false, false, 16, false, true, biases});
     check({PackedKind::kQ8, 2 * 96, 1024, kSwiGlu, false, false, 16, false, true, biases});
   }
 }
@@ -374,7 +383,7 @@ TEST_F(QuantLinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
   }
   check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, true},
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 64, true});
-  check_rows({PackedKind::kQ8, 4096, 4096, kAdd, true, false, 16, false, true, true},
+  check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, true, true},
              {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, true, true});
   check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, true, false},
              {PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, false, 16, false, true, false});

@@ -119,12 +119,12 @@ TEST(QuantPlan, FitsSharedMemoryForEveryShape) {
           EXPECT_EQ(plan.split, cuda::sm90_quant_parts(kind, n, k))
               << "depends on the matrix alone";
           EXPECT_GE(plan.stages, 2);
-          if (kind != PackedKind::kF8) {  // the widest tiles of float32 scales
+          if (kind == PackedKind::kQ8) {  // the widest tiles: float32 scales and biases
             PackedWeight floats = weight;
             floats.scales = ScaleForm::kF32;
             floats.has_zero_points = false;
             floats.has_bias = true;
-            floats.group = kind == PackedKind::kQ8 ? 16 : 32;
+            floats.group = 16;
             const cuda::Sm90QuantPlan own = cuda::sm90_quant_plan(floats, rows, kSms);
             EXPECT_LE(cuda::sm90_quant_shared_bytes(own, floats), size_t{225} * 1024)
                 << n << " " << k;

@@ -265,14 +265,14 @@ TEST_F(ParameterLoaderOnGpu, OnHopperQuantisedTypesOfLinearOperationsStaySmall) 
   };
   EXPECT_EQ(bits(linear("Q4_K")), 6.0);
   EXPECT_EQ(bits(linear("Q4_0")), 5.0);
-  EXPECT_EQ(bits(linear("Q6_K")), 10.0);
+  EXPECT_EQ(bits(linear("Q6_K")), 8.0);
   EXPECT_EQ(bits(linear("Q8_0")), 9.0);
   EXPECT_EQ(bits(linear("BF16")), 16.0);
   EXPECT_EQ(bits({"Q4_K", kRows, kCols}), 16.0) << "an embedding's rows are looked up";
   EXPECT_EQ(bits(linear("Q4_K", 40)), 16.0) << "40 rows end within a tile";
   TensorSpec head{"Q6_K", kRows, kCols};
   head.of_head = true;
-  EXPECT_EQ(bits(head), 10.0);
+  EXPECT_EQ(bits(head), 8.0);
   ParameterLoader exact(mixed_.checkpoint(), *stream_, arena_, LoadFormat::kAuto, DType::kF32);
   EXPECT_EQ(exact.matrix(linear("Q4_K")).kind, PackedKind::kF32);
 }
@@ -292,7 +292,7 @@ TEST_F(ParameterLoaderOnGpu, PartsOfSeveralTypesShareTilesOrAreRows) {
   const std::vector<TensorSpec> differ{linear("Q4_K"), linear("Q6_K")};
   EXPECT_TRUE(loader.stacks(differ));
   const PackedWeight weight = loader.stacked(differ);
-  EXPECT_EQ(weight.kind, PackedKind::kQ8);
+  EXPECT_EQ(weight.kind, PackedKind::kQ6);
   EXPECT_EQ(weight.group, 16);
   const std::vector<TensorSpec> plain{linear("Q4_K"), linear("F16")};
   EXPECT_TRUE(loader.stacks(plain));

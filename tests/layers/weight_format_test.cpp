@@ -80,6 +80,8 @@ TEST(WeightFormat, TilesThatHoldAllOf) {
   EXPECT_EQ(common->product.kind, PackedKind::kQ8);
   EXPECT_EQ(common->product.group, 16);
   EXPECT_TRUE(common->product.has_bias);
+  const DeviceForm* const without[] = {&q4, &q6};
+  EXPECT_EQ(common_tiles_form(without)->product.kind, PackedKind::kQ6);
   const DeviceForm* const same[] = {&q4, &q4};
   EXPECT_TRUE(same_product(*common_tiles_form(same), q4));
   const DeviceForm* const mixed[] = {&q4, &bf16_rows_form()};

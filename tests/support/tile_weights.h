@@ -12,7 +12,7 @@
 
 namespace warprow::test {
 
-// The bf16 [n, k] that kernels take from tiles of nibbles or bytes with float32 scales, read as quant_tiles.h describes them.
+// The bf16 [n, k] that kernels take from tiles with float32 scales, read as quant_tiles.h describes them.
 inline std::vector<uint16_t> tile_weights(const PackedWeight& weight, const std::byte* tiles) {
   const auto number_at = [&](const std::byte* tile, int64_t row, int64_t col) {
     const int64_t lane = row % 8 * 4 + col % 8 / 2;
@@ -27,7 +27,14 @@ inline std::vector<uint16_t> tile_weights(const PackedWeight& weight, const std:
     uint32_t nibbles = 0;
     std::memcpy(&nibbles, tile + step / 4 * 512 + lane * 16 + step % 4 * 4, sizeof(nibbles));
     const int64_t nibble = (below ? 1 : 0) + word * 2 + (next ? 4 : 0);
-    return static_cast<int32_t>(nibbles >> (4 * nibble) & 15U);
+    const auto lower = static_cast<int32_t>(nibbles >> (4 * nibble) & 15U);
+    if (weight.kind == PackedKind::kQ4) {
+      return lower;
+    }
+    uint32_t bits = 0;
+    std::memcpy(&bits, tile + 1024 + lane * 16 + col / 32 * 4, sizeof(bits));
+    const int64_t first = 4 + nibble % 4 * 4 + (next ? 2 : 0) + step % 2 * 16;
+    return lower | static_cast<int32_t>(bits >> (first % 32) & 3U) << 4;
   };
   const int64_t across = ceil_div<int64_t>(weight.k, kQuantTileCols);
   std::vector<uint16_t> out;

@@ -59,6 +59,11 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
   uint4 words = {};
+  uint4 upper_bits = {};
+  if constexpr (kKind == PackedKind::kQ6) {
+    upper_bits = __ldg(
+        reinterpret_cast<const uint4*>(from + quant_number_bytes(PackedKind::kQ4)) + lane);
+  }
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
     const int at = step * 16 / p.group * kQuantTileRows + lane / 4;
@@ -80,7 +85,11 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
           __ldg(reinterpret_cast<const uint4*>(from) + step / Numbers::kStepsOfLoad * 32 + lane);
     }
     uint32_t d[4];
-    Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
+    if constexpr (kKind == PackedKind::kQ6) {
+      Numbers::decode(words, upper_bits, step, scales, d);
+    } else {
+      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
+    }
     uint32_t* upper = rows + lane / 4 * kPitch + step * 8 + lane % 4;
     upper[0] = d[0];
     upper[8 * kPitch] = d[1];
@@ -133,6 +142,8 @@ void dequantise_tiles(Stream& stream, const DequantiseTilesArgs& args) {
     case PackedKind::kQ4:
       return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ4, true>
                         : &dequantise_tiles_kernel<PackedKind::kQ4, false>);
+    case PackedKind::kQ6:
+      return run(&dequantise_tiles_kernel<PackedKind::kQ6, true>);
     case PackedKind::kQ8:
       return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ8, true>
                         : &dequantise_tiles_kernel<PackedKind::kQ8, false>);

@@ -45,13 +45,43 @@ void put_nibbles(const TileNumbers& tile, uint8_t* to) {
       const int64_t c = step * 16 + lane % 4 * 2;
       uint32_t word = 0;
       for (int64_t next = 0; next < 2; ++next) {
-        const uint32_t four = tile.at[u][c + next] | tile.at[u + 8][c + next] << 4 |
-                              tile.at[u][c + next + 8] << 8 | tile.at[u + 8][c + next + 8] << 12;
-        word |= four << (16 * next);
+        for (int64_t j = 0; j < 4; ++j) {
+          const uint32_t number = tile.at[u + j % 2 * 8][c + next + j / 2 * 8];
+          word |= (number & 15U) << (16 * next + 4 * j);
+        }
       }
       std::memcpy(to + step / 4 * 512 + lane * 16 + step % 4 * 4, &word, sizeof(word));
     }
   }
+}
+
+// Bits 4 and 5.
+void put_upper_bits(const TileNumbers& tile, uint8_t* to) {
+  for (int64_t lane = 0; lane < 32; ++lane) {
+    const int64_t u = lane / 4;
+    for (int64_t pair = 0; pair < kCols / 32; ++pair) {
+      uint32_t word = 0;
+      for (int64_t at = 0; at < 16; ++at) {  // second 16 inputs, next input, nibble
+        const int64_t j = at % 4;
+        const int64_t next = at / 4 % 2;
+        const int64_t c = pair * 32 + at / 8 * 16 + lane % 4 * 2 + next + j / 2 * 8;
+        const uint32_t upper = tile.at[u + j % 2 * 8][c] >> 4;
+        word |= std::rotl(upper, static_cast<int>(4 + 4 * j + 2 * next + at / 8 * 16));
+      }
+      std::memcpy(to + lane * 16 + pair * 4, &word, sizeof(word));
+    }
+  }
+}
+
+void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
+  if (kind == PackedKind::kQ4 || kind == PackedKind::kQ6) {
+    put_nibbles(tile, to);
+    if (kind == PackedKind::kQ6) {
+      put_upper_bits(tile, to + quant_number_bytes(PackedKind::kQ4));
+    }
+    return;
+  }
+  put_bytes(tile, to);
 }
 
 }  // namespace
@@ -121,7 +151,7 @@ void pack_quant_tiles(const PackedWeight& weight,
     for (int64_t r = 0; r < count; ++r) {
       std::copy_n(rows.numbers + r * k + first, cols, tile.at[r]);
     }
-    weight.kind == PackedKind::kQ4 ? put_nibbles(tile, to) : put_bytes(tile, to);
+    put_numbers(weight.kind, tile, to);
     uint8_t* scales = to + quant_number_bytes(weight.kind);
     uint8_t* zeros = scales + of_tile * kRows * 4;
     const int64_t scale_bytes = weight.has_bias ? 8 : 4;

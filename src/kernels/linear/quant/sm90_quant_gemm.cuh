@@ -206,10 +206,29 @@ class Multiplier {
     return x + kCols * 256 + warp_ * q_.tile_bytes;
   }
 
+  // kQ6's upper bits.
+  [[nodiscard]] __device__ __forceinline__ uint4 upper_bits(uint32_t w) const {
+    if constexpr (kKind == PackedKind::kQ6) {
+      return load_shared_four(w + quant_number_bytes(PackedKind::kQ4) + lane_ * 16);
+    }
+    return {};
+  }
+  __device__ __forceinline__ void decode(const uint4& words,
+                                         const uint4& upper,
+                                         int step,
+                                         uint32_t (&d)[4]) const {
+    if constexpr (kKind == PackedKind::kQ6) {
+      Numbers::decode(words, upper, step, scales_, d);
+    } else {
+      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d);
+    }
+  }
+
   // A warp's 16 rows, two steps at a time.
   template <int kGroupSteps>
   __device__ __forceinline__ void multiply_by_warp(uint32_t x, float (&sum)[kCols / 8][4]) {
     const uint32_t w = w_of(x);
+    const uint4 upper = upper_bits(w);
     uint4 words = {};
 #pragma unroll
     for (int step = 0; step < 8; step += 2) {
@@ -220,11 +239,11 @@ class Multiplier {
         words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
       }
       uint32_t d[2][4];
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d[0]);
+      decode(words, upper, step, d[0]);
       if (kGroupSteps == 1) {
         read_scales(w, step + 1);
       }
-      Numbers::decode(words, (step + 1) % Numbers::kStepsOfLoad, scales_, d[1]);
+      decode(words, upper, step + 1, d[1]);
       const uint32_t chunk = static_cast<uint32_t>(step % 4 * 2 + lane_ / 8);  // of 8 inputs, of 64
       const uint32_t row = x + step / 4 * (kCols * 128) + lane_ % 8 * 128;
       const uint32_t at = row + (chunk ^ static_cast<uint32_t>(lane_ % 8)) * 16;
@@ -243,6 +262,7 @@ class Multiplier {
   __device__ __forceinline__ void multiply(uint32_t x, int first, float (&sum)[kCols / 2]) {
     const uint32_t w = w_of(x);
     uint32_t d[kSteps][4];
+    const uint4 upper = upper_bits(w);
     uint4 words = {};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -253,7 +273,7 @@ class Multiplier {
       if (step % Numbers::kStepsOfLoad == 0) {
         words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
       }
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d[i]);
+      decode(words, upper, step, d[i]);
     }
     wgmma_fence();
 #pragma unroll
