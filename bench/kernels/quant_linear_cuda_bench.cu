@@ -302,7 +302,8 @@ int main(int argc, char** argv) {
       if (chosen({"steps", "products"}, "steps", true)) {
         bench_steps(*on.stream, model, room, form);
       }
-      if (form.weight.kind != PackedKind::kBF16 && chosen({"steps", "products"}, "products", true)) {
+      if (form.weight.kind != PackedKind::kBF16 &&
+          chosen({"steps", "products"}, "products", true)) {
         bench_products(*on.stream, model, room, form);
       }
     }

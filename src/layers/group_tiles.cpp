@@ -47,6 +47,19 @@ PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b) {
   return wide(a.kind == PackedKind::kQ8 || b.kind == PackedKind::kQ8, group, has_bias);
 }
 
+std::vector<PackedWeight> all_group_tiles() {
+  std::vector<PackedWeight> all;
+  for (const int32_t group : {16, 32}) {
+    for (const bool has_bias : {false, true}) {
+      all.push_back(form_of(PackedKind::kQ4, 0, group, has_bias));
+      all.push_back(form_of(PackedKind::kQ4, 8, group, has_bias));
+      all.push_back(wide(false, group, has_bias));
+      all.push_back(wide(true, group, has_bias));
+    }
+  }
+  return all;
+}
+
 void GroupTiles::pack(TensorType type,
                       const std::byte* src,
                       int64_t count,

@@ -44,5 +44,7 @@ class GroupTiles {
 PackedWeight group_tiles_form(TensorType type);
 // Tiles that hold what either of the two holds; both have float32 scales.
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b);
+// Every form that these two yield.
+std::vector<PackedWeight> all_group_tiles();
 
 }  // namespace warprow

@@ -106,8 +106,7 @@ const WeightFormat& linear_format_of(TensorType type,
     }
     return formats;
   }();
-  const bool tiles =
-      device.compute_capability == 90 && rows % kQuantTileRows == 0 && cols % 8 == 0;
+  const bool tiles = device.compute_capability == 90 && rows % kQuantTileRows == 0 && cols % 8 == 0;
   WR_CHECK(has_values(type), "{} has no values", tensor_type_name(type));
   return tiles ? kFormats[static_cast<size_t>(type)] : weight_format_of(type);
 }
@@ -119,17 +118,10 @@ const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms) {
   if (!std::all_of(forms.begin(), forms.end(), of_groups)) {
     return nullptr;
   }
-  // Every form that common_tiles can yield.
   static const std::vector<DeviceForm> kForms = [] {
     std::vector<DeviceForm> all;
-    for (int a = 0; a < kNumValueTypes; ++a) {
-      for (int b = 0; b < kNumValueTypes; ++b) {
-        if (is_quantised(static_cast<TensorType>(a)) && is_quantised(static_cast<TensorType>(b))) {
-          const PackedWeight common = common_tiles(group_tiles_form(static_cast<TensorType>(a)),
-                                                   group_tiles_form(static_cast<TensorType>(b)));
-          all.push_back({Repack::kQuantTiles, common});
-        }
-      }
+    for (const PackedWeight& tiles : all_group_tiles()) {
+      all.push_back({Repack::kQuantTiles, tiles});
     }
     return all;
   }();

@@ -53,7 +53,7 @@ class GroupTilesCuda : public testing::CudaTest {
   std::vector<uint16_t> rows_of(const PackedWeight& weight) {
     const auto count = static_cast<size_t>(weight.n) * static_cast<size_t>(weight.k);
     auto* rows = poisoned<uint16_t>(count);
-    dequantise_tiles(stream(), {weight, 0, weight.n, rows});
+    cuda::dequantise_tiles(stream(), {weight, 0, weight.n, rows});
     return download(rows, count);
   }
 
@@ -80,7 +80,8 @@ class GroupTilesCuda : public testing::CudaTest {
       sm90_bf16_gemm_small_m(
           stream(), args, cuda::sm90_gemm_plan(tokens, weight.n, weight.k, sms, parts));
     }
-    return download(static_cast<const std::byte*>(y.data), static_cast<size_t>(tokens * weight.n) * 4);
+    return download(static_cast<const std::byte*>(y.data),
+                    static_cast<size_t>(tokens * weight.n) * 4);
   }
 
   MixedCheckpoint mixed_;
@@ -103,7 +104,8 @@ TEST_F(GroupTilesCuda, EveryTypeInBothOrdersIsItsBf16Rows) {
 }
 
 TEST_F(GroupTilesCuda, ProductsHaveTheBitsOfBf16Rows) {
-  const ActView x = upload_act(normals(static_cast<size_t>(kMostTokens * kCols), 5), kMostTokens, kCols);
+  const ActView x =
+      upload_act(testing::normals(static_cast<size_t>(kMostTokens * kCols), 5), kMostTokens, kCols);
   for (const std::string& name : quantised()) {
     ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
     const PackedWeight weight = loader.matrix(spec(name));

@@ -136,14 +136,13 @@ class QuantLinearTest : public CudaTest {
     const size_t row_bytes = quant_row_bytes(w);
     for (size_t row = 0; row < n; row += 16) {
       const auto count = static_cast<int64_t>(std::min<size_t>(16, n - row));
-      pack_quant_tiles(
-          w,
-          count,
-          {numbers.data() + row * k,
-           scales.data() + row * groups,
-           zeros.data() + row * groups,
-           group_biases.data() + row * groups},
-          {tiles.data() + row / 16 * row_bytes, row_bytes});
+      pack_quant_tiles(w,
+                       count,
+                       {numbers.data() + row * k,
+                        scales.data() + row * groups,
+                        zeros.data() + row * groups,
+                        group_biases.data() + row * groups},
+                       {tiles.data() + row / 16 * row_bytes, row_bytes});
     }
     w.data = upload(tiles);
     if (p.bias) {

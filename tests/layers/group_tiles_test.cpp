@@ -93,7 +93,8 @@ void expect_values(TensorType type,
 TEST(GroupTiles, EveryTypeKeepsItsValues) {
   ASSERT_EQ(quantised_types().size(), 9U);
   for (const TensorType type : quantised_types()) {
-    const int64_t cols = tensor_type_traits(type).block_elems == 256 ? 512 : 608;  // the end of a tile
+    const int64_t cols =
+        tensor_type_traits(type).block_elems == 256 ? 512 : 608;  // the end of a tile
     for (const int64_t rows : {16, 41}) {
       const std::vector<std::byte> blocks = rows_of(type, rows, cols);
       ASSERT_FALSE(blocks.empty());
@@ -121,7 +122,8 @@ TEST(GroupTiles, EveryTypeKeepsItsValuesInTheTilesOfAnother) {
 // Whatever bytes a file has: halves that are no numbers, infinite, denormal or the largest.
 TEST(GroupTiles, HostileBlocksAreWhatTheyAreInRowsOfBf16) {
   std::mt19937 rng(7);
-  constexpr uint16_t kHalves[] = {0x7e00, 0xfe01, 0x7c00, 0xfc00, 0x0001, 0x8001, 0x7bff, 0xfbff, 0x0000, 0x8000};
+  constexpr uint16_t kHalves[] = {
+      0x7e00, 0xfe01, 0x7c00, 0xfc00, 0x0001, 0x8001, 0x7bff, 0xfbff, 0x0000, 0x8000};
   for (const TensorType type : quantised_types()) {
     const TensorTypeTraits& traits = tensor_type_traits(type);
     const int64_t blocks = 32 * 512 / traits.block_elems;
@@ -162,11 +164,14 @@ TEST(GroupTiles, FormsAndBytes) {
   EXPECT_EQ(bits(TensorType::kQ8_0), 9.0);
   EXPECT_EQ(bits(TensorType::kQ5_K), 8.0);
   EXPECT_EQ(bits(TensorType::kQ6_K), 8.0);
-  const PackedWeight both = common_tiles(group_tiles_form(TensorType::kQ4_K), group_tiles_form(TensorType::kQ6_K));
+  const PackedWeight both =
+      common_tiles(group_tiles_form(TensorType::kQ4_K), group_tiles_form(TensorType::kQ6_K));
   EXPECT_EQ(both.kind, PackedKind::kQ6);
   EXPECT_EQ(both.group, 16);
   EXPECT_TRUE(both.has_bias);
-  EXPECT_EQ(common_tiles(group_tiles_form(TensorType::kQ4_K), group_tiles_form(TensorType::kQ4_1)).kind, PackedKind::kQ4);
+  EXPECT_EQ(
+      common_tiles(group_tiles_form(TensorType::kQ4_K), group_tiles_form(TensorType::kQ4_1)).kind,
+      PackedKind::kQ4);
 }
 
 }  // namespace

@@ -318,7 +318,8 @@ TEST_F(ParameterLoaderMixed, TilesOfSeveralTypesKeepTheirValues) {
   std::vector<TensorSpec> specs;
   std::vector<uint16_t> expected;
   for (const char* name : {"Q4_K", "Q6_K", "Q5_0"}) {
-    WeightFormat format = linear_format_of(mixed_.checkpoint().find(name)->type, hopper, kRows, kCols);
+    WeightFormat format =
+        linear_format_of(mixed_.checkpoint().find(name)->type, hopper, kRows, kCols);
     format.cpu = format.cuda;
     formats.push_back(format);
     specs.push_back({name, kRows, kCols, RowOrder::kRopePairs, MixedCheckpoint::kHeadDim});

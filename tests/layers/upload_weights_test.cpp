@@ -96,7 +96,8 @@ TEST_F(UploadWeights, QuantisedTypesInBothOrdersBecomeTiles) {
       if (!is_quantised(tensor->type)) {
         continue;
       }
-      WeightUpload upload{TensorRegion(*tensor), nullptr, Repack::kQuantTiles, order, mixed_.kHeadDim};
+      WeightUpload upload{
+          TensorRegion(*tensor), nullptr, Repack::kQuantTiles, order, mixed_.kHeadDim};
       upload.tiles = group_tiles_form(tensor->type);
       upload.tiles.n = static_cast<int32_t>(tensor->rows);
       upload.tiles.k = static_cast<int32_t>(tensor->cols);

@@ -22,7 +22,8 @@ inline std::vector<uint16_t> tile_weights(const PackedWeight& weight, const std:
     const bool next = col % 2 == 1;
     if (weight.kind == PackedKind::kQ8) {
       const int64_t byte = (below ? 0 : 1) + (next ? 2 : 0);
-      return static_cast<int32_t>(tile[step / 2 * 512 + lane * 16 + step % 2 * 8 + word * 4 + byte]);
+      return static_cast<int32_t>(
+          tile[step / 2 * 512 + lane * 16 + step % 2 * 8 + word * 4 + byte]);
     }
     uint32_t nibbles = 0;
     std::memcpy(&nibbles, tile + step / 4 * 512 + lane * 16 + step % 4 * 4, sizeof(nibbles));

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   uint4 words = {};
   uint4 upper_bits = {};
   if constexpr (kKind == PackedKind::kQ6) {
-    upper_bits = __ldg(
-        reinterpret_cast<const uint4*>(from + quant_number_bytes(PackedKind::kQ4)) + lane);
+    upper_bits =
+        __ldg(reinterpret_cast<const uint4*>(from + quant_number_bytes(PackedKind::kQ4)) + lane);
   }
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
       } else {
         scales[i].set_scale(__ldg(reinterpret_cast<const uint32_t*>(scales_at) + row));
         if (kKind != PackedKind::kF8 && p.has_zeros) {
-          scales[i].zero = Numbers::zero_of(__ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row));
+          scales[i].zero =
+              Numbers::zero_of(__ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row));
         }
       }
     }

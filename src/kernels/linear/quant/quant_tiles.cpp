@@ -160,7 +160,7 @@ void pack_quant_tiles(const PackedWeight& weight,
       for (int64_t r = 0; r < kRows; ++r) {
         const bool there = r < count && group < groups;
         const int64_t from = r * groups + group;
-        const uint32_t scale = !there ? 0
+        const uint32_t scale = !there   ? 0
                                : floats ? std::bit_cast<uint32_t>(rows.scales[from])
                                         : quant_scale_word(weight.kind, rows.scales[from]);
         uint8_t* at = scales + (g * kRows + r) * scale_bytes;

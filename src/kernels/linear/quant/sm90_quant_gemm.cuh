@@ -120,10 +120,7 @@ struct Producer {
 
 __device__ __forceinline__ float2 load_shared_floats(uint32_t shared) {
   float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-               : "=f"(v.x), "=f"(v.y)
-               : "r"(shared)
-               : "memory");
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared) : "memory");
   return v;
 }
 
@@ -432,7 +429,8 @@ void launch_sm90_quant(Stream& stream,
                        const PackedWeight& weight,
                        const Sm90QuantPlan& plan) {
   using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
-  constexpr auto* kKernel = &sm90_quant_detail::sm90_quant_kernel<kKind, kF32Scales, kCols, kGroups>;
+  constexpr auto* kKernel =
+      &sm90_quant_detail::sm90_quant_kernel<kKind, kF32Scales, kCols, kGroups>;
   const size_t shared_bytes = sm90_quant_shared_bytes(plan, weight);
   allow_shared_bytes<kKernel>(shared_bytes);
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -478,14 +476,14 @@ void launch_sm90_quant(Stream& stream,
 }
 
 template void launch_sm90_quant<WR_KIND, WR_F32_SCALES, WR_COLS, 1>(Stream& stream,
-                                                     const Sm90GemmArgs& args,
-                                                     const PackedWeight& weight,
-                                                     const Sm90QuantPlan& plan);
+                                                                    const Sm90GemmArgs& args,
+                                                                    const PackedWeight& weight,
+                                                                    const Sm90QuantPlan& plan);
 #if WR_COLS == 128
 template void launch_sm90_quant<WR_KIND, WR_F32_SCALES, WR_COLS, 3>(Stream& stream,
-                                                     const Sm90GemmArgs& args,
-                                                     const PackedWeight& weight,
-                                                     const Sm90QuantPlan& plan);
+                                                                    const Sm90GemmArgs& args,
+                                                                    const PackedWeight& weight,
+                                                                    const Sm90QuantPlan& plan);
 #endif
 
 }  // namespace warprow::cuda

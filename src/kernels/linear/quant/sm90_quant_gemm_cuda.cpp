@@ -21,8 +21,9 @@ void launch_cols(Stream& stream,
     case 64:
       return launch_sm90_quant<kKind, kF32Scales, 64, 1>(stream, args, weight, plan);
     default:
-      return plan.groups == 1 ? launch_sm90_quant<kKind, kF32Scales, 128, 1>(stream, args, weight, plan)
-                              : launch_sm90_quant<kKind, kF32Scales, 128, 3>(stream, args, weight, plan);
+      return plan.groups == 1
+                 ? launch_sm90_quant<kKind, kF32Scales, 128, 1>(stream, args, weight, plan)
+                 : launch_sm90_quant<kKind, kF32Scales, 128, 3>(stream, args, weight, plan);
   }
 }
 
@@ -51,9 +52,8 @@ void sm90_quant_gemm(Stream& stream,
            weight.group);
   switch (weight.kind) {
     case PackedKind::kF8:
-      WR_CHECK(weight.group == kQuantTileCols && !weight.has_zero_points && !floats,
-               "{}",
-               weight.group);
+      WR_CHECK(
+          weight.group == kQuantTileCols && !weight.has_zero_points && !floats, "{}", weight.group);
       return launch_cols<PackedKind::kF8>(stream, args, weight, plan);
     case PackedKind::kQ4:
       return floats ? launch_cols<PackedKind::kQ4, true>(stream, args, weight, plan)
