@@ -43,8 +43,8 @@ struct Speculation {
   bool default_drafts = false;  // num_drafts was not given
   // Of measurements: each draft is right with this probability, whatever the model says. 0: it is right where it is.
   double synthetic_acceptance = 0;
-  bool ratio =
-      false;  // drafts are drawn and verified by ratio (docs/sampling.md#drafts), not by match; with a model
+  // Of methods with a model: drafts are drawn and verified by ratio, not by match (docs/sampling.md#drafts).
+  bool ratio = false;
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }
