@@ -37,6 +37,7 @@ struct Models {
 Models models_of(const std::vector<double>& p, const std::vector<double>& q) {
   const auto logs = [](const std::vector<double>& from) {
     std::vector<float> to;
+    to.reserve(from.size());
     for (const double x : from) {
       to.push_back(x > 0 ? static_cast<float>(std::log(x)) : kMinusInf);
     }
@@ -287,6 +288,7 @@ Outcome reference(const Models& models, const Laws& laws, uint64_t seed, const P
 std::vector<Outcome> references(const Models& models, int32_t n, const Purposes& purposes) {
   const Laws laws(models);
   std::vector<Outcome> out;
+  out.reserve(static_cast<size_t>(n));
   for (int32_t i = 0; i < n; ++i) {
     out.push_back(reference(models, laws, 1 + static_cast<uint64_t>(i), purposes));
   }
