@@ -247,8 +247,9 @@ constexpr Field kFields[] = {
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
              "with vLLM's keys method (ngram, suffix, draft_model, eagle, eagle3), "
-             "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and "
-             "suffix_decoding_*; empty: off"},
+             "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max, "
+             "suffix_decoding_* and rejection_sample_method (match; ratio: answers of the same "
+             "distribution); empty: off"},
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",

@@ -25,6 +25,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config,
   result.max_prefill_pairs = facts.max_prefill_pairs;
   result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
+  result.whole_drafts = facts.whole_drafts;
   result.draft_lookahead = facts.draft_lookahead;
   result.draft_cost = facts.draft_cost;
   result.draft_knee = facts.draft_knee;

@@ -35,7 +35,8 @@ struct ModelFacts {
   int32_t min_deep_chunk = 1;                // as in SchedulerConfig
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
-  int32_t draft_lookahead = 0;  // as in SchedulerConfig, as the next three
+  bool whole_drafts = false;  // as in SchedulerConfig, as the next four
+  int32_t draft_lookahead = 0;
   double draft_cost = 0;
   double draft_knee = 0;
   double draft_forward = 0;

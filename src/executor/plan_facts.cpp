@@ -23,6 +23,7 @@ ModelFacts plan_facts(const ModelPlan& plan) {
           deep.min_chunk,
           plan.config.enable_hidden_states,
           plan.runner.max_drafts,
+          plan.config.speculation.whole_drafts(),
           plan.runner.draft_lookahead,
           plan.config.draft_cost,
           plan.config.draft_knee,

@@ -324,14 +324,20 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (n == 0) {
     return r.next;
   }
-  int32_t num_drafts = is_prefill ? 0 : std::min(num_drafts_of(r), room - n);
+  int32_t num_drafts = is_prefill ? 0 : num_drafts_of(r);
+  if (num_drafts > room - n) {
+    if (config_.whole_drafts) {
+      return r.next;
+    }
+    num_drafts = room - n;
+  }
   n += num_drafts;
   if (r.least_computed() >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
   }
   const auto end = [&] { return r.num_computed + n + config_.draft_lookahead; };
   while (end() > r.kv.capacity && !kv_.grow(r.kv, end(), r.row, out)) {
-    if (num_drafts > 0) {  // drafts preempt no request
+    if (num_drafts > 0 && !config_.whole_drafts) {  // drafts preempt no request
       n -= num_drafts;
       num_drafts = 0;
       continue;

@@ -34,6 +34,8 @@ struct SchedulerConfig {
   int32_t num_stages = 1;            // of a pipeline: steps that run at once, each of other rows
   int32_t num_drafts =
       0;  // draft tokens that a step verifies for each decoding row, at most kMaxDrafts
+  // Rows have all of their drafts in a step, or are not in it: what a row draws depends on which tokens were drafts.
+  bool whole_drafts = false;
   // Positions behind a row's tokens of a step that a proposer writes keys and values of: they need blocks too.
   int32_t draft_lookahead = 0;
   // What one more token costs a step, in units of a step with one: rows draft fewer tokens, or none, where that does
