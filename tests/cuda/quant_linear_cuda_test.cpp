@@ -10,6 +10,7 @@
 #include "tests/cuda/cuda_test.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -120,6 +121,9 @@ class QuantLinearTest : public CudaTest {
     for (size_t i = 0; i < scales.size(); ++i) {
       scales[i] = typical * (0.5F + static_cast<float>(rng() % 1000) / 1000.0F) /
                   std::sqrt(static_cast<float>(k));
+      if (p.f32_scales) {  // 16 bits of a mantissa, as GGUF's have at most: a product with a number is exact
+        scales[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(scales[i]) & 0xffffff00U);
+      }
       if (p.biases) {
         group_biases[i] = scales[i] * (static_cast<float>(rng() % 1000) / 250.0F - 2.0F);
       }
