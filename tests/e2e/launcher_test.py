@@ -13,6 +13,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -35,8 +36,11 @@ MPI_FLAGS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--q
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
+    """Below those that the system gives to connections, so that no other test's connection takes it before the ranks do."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return str(port)
 
 
 def launch_environment(rank, size, port, address="127.0.0.1"):
@@ -162,10 +166,11 @@ class LaunchedServer(Launched):
                                  "--rank-transport", self.TRANSPORT)
         self.server, self.other = self.ranks.processes
         self.sessions = [process.pid for process in self.ranks.processes]
-        line = self.server.stderr.readline()
-        while line and not line.startswith("ready in "):
-            line = self.server.stderr.readline()
-        self.port = int(re.search(r"127\.0\.0\.1:(\d+)", line).group(1))
+        said = [self.server.stderr.readline()]
+        while said[-1] and not said[-1].startswith("ready in "):
+            said.append(self.server.stderr.readline())
+        self.assertTrue(said[-1], said)
+        self.port = int(re.search(r"127\.0\.0\.1:(\d+)", said[-1]).group(1))
 
     def ask(self, method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
