@@ -36,7 +36,7 @@ MPI_FLAGS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--q
 
 
 def free_port():
-    """Below those that the system gives to connections, so that no other test's connection takes it before the ranks do."""
+    """A port below the range that Linux gives to connections, so that no connection of another test takes it first."""
     while True:
         port = random.randrange(20000, 32000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -348,7 +348,7 @@ class TwoHosts(Launched):
         results = ranks.finish()
         self.assertLess(time.monotonic() - since, 12)
         self.assertEqual([code for code, _, _ in results], [5, 5], results)
-        # the second if the run has not yet begun
+        # the second if rank 0 was still starting
         self.assertRegex(results[0][2], "no sign of life|rank 1 cannot be reached")
         self.assertIn("rank 0 cannot be reached", results[1][2])
 
