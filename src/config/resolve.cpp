@@ -8,8 +8,7 @@
 namespace warprow {
 namespace {
 
-// With 16 rows, two more prompt tokens per row make a step take less than twice as long.
-constexpr int32_t kCpuTargetItlMs = 20;  // docs/adr/0050
+constexpr int32_t kCpuTargetItlMs = 20;  // 50 tokens a second for each stream: docs/adr/0050
 // A prompt of a few steps is over soon, and a share of it in each step would only make it and its
 // like slower. In an eighth of a step the matrices of a model are still computed at full speed.
 constexpr int32_t kLongPromptSteps = 8;
