@@ -83,6 +83,7 @@ bool drafts_may_pay(int32_t num_rows, const DraftTimes& times) {
 
 void DraftRecord::count(bool accepted) {
   acceptance_ += kWeight * ((accepted ? 1.0 : 0.0) - acceptance_);
+  num_counted_ = std::min(num_counted_ + 1, kTestDrafts);
 }
 
 void DraftRecord::take(std::span<const TokenId> tokens,

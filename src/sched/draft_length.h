@@ -64,13 +64,17 @@ class DraftRecord {
 
   // The average probability that a draft is right if all before it are.
   [[nodiscard]] double acceptance() const { return acceptance_; }
+  // Whether that average is of enough drafts to go by.
+  [[nodiscard]] bool is_tested() const { return num_counted_ >= kTestDrafts; }
 
  private:
   static constexpr TokenId kUnknown = -2;
+  static constexpr int32_t kTestDrafts = 16;
 
   void count(bool accepted);
 
   double acceptance_ = 0;
+  int32_t num_counted_ = 0;
   TokenId guess_ = kUnknown;  // the first draft for the next token; -1: none was found
   int32_t length_ = 0;
 };

@@ -12,6 +12,12 @@
 namespace warprow {
 namespace {
 
+// Where drafts do not pay, a drafting model makes one in kTrialSteps of kTrialPeriod steps, and while 1 / kTrialShare of
+// the drafting rows have seen too few to know.
+constexpr int64_t kTrialPeriod = 128;
+constexpr int64_t kTrialSteps = 8;
+constexpr int32_t kTrialShare = 4;
+
 // The order of the waiting list; without the priority policy all priorities are 0.
 bool comes_before(const LiveRequest& a, const LiveRequest& b) {
   return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
@@ -201,6 +207,7 @@ bool Scheduler::schedule(SchedulerOutput& out, int32_t max_mixed_prefill) {
     return false;
   }
   stats_.wait_reason = why_waiting(out);
+  decide_proposals(out);
   commit_step(out);
   return true;
 }
@@ -383,21 +390,46 @@ int32_t Scheduler::drafts_of_step() {
                                              wanted_drafts_);
 }
 
-// The drafts that the step verifies, and those that a drafting model makes for the next one: as many as would have paid
-// now, one to find out, or none where no draft pays.
+// The drafts that the step verifies: no more than the one before made.
 void Scheduler::decide_drafts() {
   if (config_.draft_knee == 0) {
     return;
   }
   wanted_drafts_ = drafts_of_step();
-  step_drafts_ = wanted_drafts_;
-  if (config_.draft_lookahead == 0) {
+  step_drafts_ = config_.draft_lookahead == 0 || proposals_ < 0
+                     ? wanted_drafts_
+                     : std::min(wanted_drafts_, proposals_);
+}
+
+// The drafts that a drafting model makes for the next step: as many as would have paid now, or one to find out.
+void Scheduler::decide_proposals(const SchedulerOutput& out) {
+  if (config_.draft_knee == 0 || config_.draft_lookahead == 0) {
     return;
   }
-  step_drafts_ = proposals_ < 0 ? wanted_drafts_ : std::min(wanted_drafts_, proposals_);
-  const bool tries =
-      drafts_may_pay(std::max(running_.size(), 1), {config_.draft_knee, config_.draft_forward});
-  next_proposals_ = std::max(wanted_drafts_, tries ? 1 : 0);
+  num_plain_steps_ = wanted_drafts_ > 0 ? 0 : num_plain_steps_ + 1;
+  next_proposals_ = wanted_drafts_ == 0 && tries_drafts(out) ? 1 : wanted_drafts_;
+}
+
+// Whether a drafting model makes a draft although drafts did not pay lately: in a step with prompts, of which it needs keys
+// and values, for rows whose drafts are not known yet, and for a few steps now and then.
+bool Scheduler::tries_drafts(const SchedulerOutput& out) const {
+  if (!drafts_may_pay(std::max(running_.size(), 1), {config_.draft_knee, config_.draft_forward})) {
+    return false;
+  }
+  if (num_plain_steps_ % kTrialPeriod >= kTrialPeriod - kTrialSteps) {
+    return true;
+  }
+  int32_t num_drafting = 0;
+  int32_t num_untested = 0;
+  for (const ScheduledRow& s : out.scheduled) {
+    const LiveRequest& r = requests_[row_owner_[static_cast<size_t>(index_of(s.row))]];
+    if (r.may_draft && s.num_computed_tokens < r.prefill_len) {
+      return true;
+    }
+    num_drafting += r.may_draft ? 1 : 0;
+    num_untested += r.may_draft && !r.drafts.is_tested() ? 1 : 0;
+  }
+  return num_untested > 0 && num_untested * kTrialShare >= num_drafting;
 }
 
 // Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.

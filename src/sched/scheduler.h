@@ -226,6 +226,8 @@ class Scheduler {
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   [[nodiscard]] int32_t drafts_of_step();
   void decide_drafts();
+  void decide_proposals(const SchedulerOutput& out);
+  [[nodiscard]] bool tries_drafts(const SchedulerOutput& out) const;
   [[nodiscard]] int32_t num_drafts_of(LiveRequest& request);
   // The waiting request that is next to be admitted, or -1.
   [[nodiscard]] int32_t next_waiting();
@@ -282,6 +284,7 @@ class Scheduler {
   int32_t wanted_drafts_ = 0;         // the same if the step before had proposed as many
   int32_t next_proposals_ = -1;       // SchedulerOutput::num_proposals of the step that is planned
   int32_t proposals_ = -1;            // the same of the step before
+  int64_t num_plain_steps_ = 0;       // since the last in which drafts paid
   std::vector<double> acceptance_;    // of the rows of a step, with draft_knee
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.
