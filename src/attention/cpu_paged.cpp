@@ -7,7 +7,7 @@
 namespace warprow {
 namespace {
 
-constexpr AttentionCapabilities kCapabilities{
+constexpr AttentionCapabilities kCpuPagedCapabilities{
     .name = "cpu_paged",
     .device = DeviceKind::kCpu,
     .head_dim_multiple = 8,
@@ -33,7 +33,7 @@ constexpr AttentionCapabilities kCapabilities{
 // Online softmax directly over the block tables. Nothing to prepare: tables, lengths and rows are read in place.
 class CpuPagedAttention final : public AttentionBackend {
  public:
-  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+  const AttentionCapabilities& capabilities() const override { return kCpuPagedCapabilities; }
 
   void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) override {
     const auto bytes = static_cast<int64_t>(paged_attention_scratch_bytes(
@@ -63,7 +63,7 @@ class CpuPagedAttention final : public AttentionBackend {
 
 }  // namespace
 
-const AttentionCapabilities& cpu_paged_capabilities() { return kCapabilities; }
+const AttentionCapabilities& cpu_paged_capabilities() { return kCpuPagedCapabilities; }
 std::unique_ptr<AttentionBackend> make_cpu_paged() { return std::make_unique<CpuPagedAttention>(); }
 
 }  // namespace warprow

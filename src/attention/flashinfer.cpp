@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kHeadDims[] = {64, 128};
+constexpr int32_t kFlashInferHeadDims[] = {64, 128};
 constexpr int32_t kMaxGridDim = 65'535;  // limits rows times KV heads, the depth of the decode grid
 
 constexpr AttentionCapabilities kHopper{
@@ -18,7 +18,7 @@ constexpr AttentionCapabilities kHopper{
     .device = DeviceKind::kCuda,
     .min_compute_capability = 90,
     .max_compute_capability = 90,
-    .head_dims = kHeadDims,
+    .head_dims = kFlashInferHeadDims,
     .max_group = 8,
     .kv_f32 = false,
     .kv_bf16 = true,

@@ -9,15 +9,15 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kHeadDims[] = {64, 128};
-constexpr int32_t kHopperHeadDims[] = {256};  // in the batch-invariant order of sums alone
+constexpr int32_t kNativeHeadDims[] = {64, 128};
+constexpr int32_t kNativeHopperHeadDims[] = {256};  // in the batch-invariant order of sums alone
 
-constexpr AttentionCapabilities kCapabilities{
+constexpr AttentionCapabilities kNativeCapabilities{
     .name = "native",
     .device = DeviceKind::kCuda,
     .min_compute_capability = 80,
-    .head_dims = kHeadDims,
-    .hopper_head_dims = kHopperHeadDims,
+    .head_dims = kNativeHeadDims,
+    .hopper_head_dims = kNativeHopperHeadDims,
     .max_group = cuda::kMaxGroup,
     .kv_f32 = false,
     .kv_bf16 = true,
@@ -41,7 +41,7 @@ constexpr AttentionCapabilities kCapabilities{
 
 class NativeAttention final : public AttentionBackend {
  public:
-  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+  const AttentionCapabilities& capabilities() const override { return kNativeCapabilities; }
 
   void allocate(Arena& workspace, Device& /*device*/, const AttentionLimits& limits) override {
     WR_CHECK_LE(limits.num_heads, cuda::kMaxGroup * limits.kv.num_kv_heads);
@@ -93,7 +93,7 @@ class NativeAttention final : public AttentionBackend {
 
 }  // namespace
 
-const AttentionCapabilities& native_attention_capabilities() { return kCapabilities; }
+const AttentionCapabilities& native_attention_capabilities() { return kNativeCapabilities; }
 std::unique_ptr<AttentionBackend> make_native_attention() {
   return std::make_unique<NativeAttention>();
 }

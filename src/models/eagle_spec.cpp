@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kAuxLayers = 3;  // whose states fc takes
 constexpr const char* kAuxKey = "eagle_aux_hidden_state_layer_ids";
 
-tl::unexpected<Error> refuse(const std::string& what) {
+tl::unexpected<Error> refuse_draft(const std::string& what) {
   return fail(ErrorCode::kUnsupported, fmt::format("config.json: {}", what));
 }
 
@@ -39,7 +39,7 @@ Result<std::vector<int32_t>> entered_layers(const nlohmann::json& json, int32_t 
     }
   }
   if (layers.size() != kAuxLayers || !std::ranges::is_sorted(layers, std::ranges::less_equal())) {
-    return refuse(fmt::format(
+    return refuse_draft(fmt::format(
         "{}: {} is not a list of {} ascending layers", kAuxKey, list->dump(), kAuxLayers));
   }
   return layers;
@@ -55,7 +55,7 @@ Result<void> read_aux_layers(const nlohmann::json& json,
   for (const int32_t layer : *entered) {
     if (layer < 1 || layer > target.num_layers ||
         (!spec.aux_layers.empty() && layer - 1 <= spec.aux_layers.back())) {
-      return refuse(fmt::format(
+      return refuse_draft(fmt::format(
           "{}: states in front of layer {} of a model of {}", kAuxKey, layer, target.num_layers));
     }
     spec.aux_layers.push_back(layer - 1);
@@ -71,13 +71,13 @@ Result<void> check_options(const nlohmann::json& json) {
   };
   for (const char* key : {"norm_before_fc", "layernorms", "add_para_norm", "parallel_drafting"}) {
     if (is_true(json, key)) {
-      return refuse(fmt::format("{}: true is not supported", key));
+      return refuse_draft(fmt::format("{}: true is not supported", key));
     }
   }
   const auto nested = json.find("eagle_config");
   if (nested != json.end() && nested->is_object() && nested->contains("use_aux_hidden_state") &&
       !is_true(*nested, "use_aux_hidden_state")) {
-    return refuse("use_aux_hidden_state: false is not supported");
+    return refuse_draft("use_aux_hidden_state: false is not supported");
   }
   return {};
 }
@@ -152,21 +152,23 @@ Result<void> check_sizes(const EagleSpec& spec, const DecoderSpec& target) {
                             target.hidden_size));
   }
   if (spec.embed.empty() && spec.decoder.hidden_size != target.hidden_size) {
-    return refuse(fmt::format("hidden_size: {} without an embedding of its own; the model's has {}",
-                              spec.decoder.hidden_size,
-                              target.hidden_size));
+    return refuse_draft(
+        fmt::format("hidden_size: {} without an embedding of its own; the model's has {}",
+                    spec.decoder.hidden_size,
+                    target.hidden_size));
   }
   if (spec.decoder.num_layers > 1 && spec.decoder.names.q.find("{}") == std::string::npos) {
-    return refuse(fmt::format("num_hidden_layers: {} with tensors named midlayer; 1 is supported",
-                              spec.decoder.num_layers));
+    return refuse_draft(
+        fmt::format("num_hidden_layers: {} with tensors named midlayer; 1 is supported",
+                    spec.decoder.num_layers));
   }
   if (spec.draft_vocab_size > vocab) {
-    return refuse(fmt::format(
+    return refuse_draft(fmt::format(
         "draft_vocab_size: {} is above the vocabulary's {}", spec.draft_vocab_size, vocab));
   }
   if (spec.head.empty() && (spec.draft_vocab_size != vocab || !spec.id_offsets.empty() ||
                             spec.decoder.hidden_size != target.hidden_size)) {
-    return refuse("a head without lm_head.weight has the model's vocabulary and width");
+    return refuse_draft("a head without lm_head.weight has the model's vocabulary and width");
   }
   return {};
 }
@@ -192,12 +194,12 @@ Result<EagleSpec> read_eagle_spec(const Checkpoint& checkpoint,
   const bool speculators = json->contains("speculators_model_type");
   const std::string wanted = eagle3 ? "eagle3" : "eagle";
   if (speculators && (*json)["speculators_model_type"] != wanted) {
-    return refuse(fmt::format("speculators_model_type: {} is not read by the method {}",
-                              (*json)["speculators_model_type"].dump(),
-                              wanted));
+    return refuse_draft(fmt::format("speculators_model_type: {} is not read by the method {}",
+                                    (*json)["speculators_model_type"].dump(),
+                                    wanted));
   }
   if (speculators && !eagle3) {
-    return refuse("speculators_model_type: \"eagle\" is not supported; \"eagle3\" is");
+    return refuse_draft("speculators_model_type: \"eagle\" is not supported; \"eagle3\" is");
   }
   // The keys of the head stand beside those of its layer, or around them in the format of speculators.
   auto norm_first = metadata->bool_or("norm_before_residual", speculators);

@@ -16,9 +16,9 @@
 namespace warprow {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-tl::unexpected<Error> refuse(const std::string& what) {
+tl::unexpected<Error> refuse_scales(const std::string& what) {
   return fail(
       ErrorCode::kUnsupported,
       fmt::format("config.json: quantization_config: {}; an 8-bit KV cache takes scales of 8-bit "
@@ -26,7 +26,7 @@ tl::unexpected<Error> refuse(const std::string& what) {
                   what));
 }
 
-bool is_word(const json& object, const char* key, std::initializer_list<const char*> words) {
+bool is_word(const Json& object, const char* key, std::initializer_list<const char*> words) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) {
     return true;
@@ -39,13 +39,13 @@ bool is_word(const json& object, const char* key, std::initializer_list<const ch
   return false;
 }
 
-bool is_flag(const json& object, const char* key, bool value) {
+bool is_flag(const Json& object, const char* key, bool value) {
   const auto at = object.find(key);
   return at == object.end() || at->is_null() || (at->is_boolean() && at->get<bool>() == value);
 }
 
 // compressed-tensors has a kv_cache_scheme, ModelOpt one of the two.
-Result<void> check_scheme(const json& config) {
+Result<void> check_scheme(const Json& config) {
   const auto quantisation = config.find("quantization_config");
   if (quantisation == config.end() || !quantisation->is_object()) {
     return {};
@@ -57,12 +57,12 @@ Result<void> check_scheme(const json& config) {
                        is_word(*scheme, "strategy", {"tensor", "attn_head"}) &&
                        is_flag(*scheme, "symmetric", true) && is_flag(*scheme, "dynamic", false);
     if (!known) {
-      return refuse(fmt::format("kv_cache_scheme is {}", printable(scheme->dump())));
+      return refuse_scales(fmt::format("kv_cache_scheme is {}", printable(scheme->dump())));
     }
   }
   if (!is_word(*quantisation, "kv_cache_quant_algo", {"FP8"})) {
-    return refuse(fmt::format("kv_cache_quant_algo is {}",
-                              printable((*quantisation)["kv_cache_quant_algo"].dump())));
+    return refuse_scales(fmt::format("kv_cache_quant_algo is {}",
+                                     printable((*quantisation)["kv_cache_quant_algo"].dump())));
   }
   return {};
 }
@@ -154,7 +154,7 @@ const TensorSource* find_scale(const Checkpoint& checkpoint,
 
 Result<std::vector<LayerKvScales>> read_kv_scales(const Checkpoint& checkpoint,
                                                   const DecoderSpec& spec) {
-  if (const json* config = checkpoint.config_json()) {
+  if (const Json* config = checkpoint.config_json()) {
     if (Result<void> checked = check_scheme(*config); !checked) {
       return tl::unexpected(checked.error());
     }

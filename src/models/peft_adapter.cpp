@@ -59,13 +59,13 @@ std::string shape_text(const SafetensorsTensor& tensor) {
 }
 
 // Reads one adapter.
-class Reader {
+class PeftTensorReader {
  public:
-  Reader(const std::string& dir,
-         std::span<const LinearSite> sites,
-         const BankLayout& layout,
-         int32_t max_rank,
-         std::byte* to)
+  PeftTensorReader(const std::string& dir,
+                   std::span<const LinearSite> sites,
+                   const BankLayout& layout,
+                   int32_t max_rank,
+                   std::byte* to)
       : path_(dir + "/adapter_model.safetensors"),
         sites_(sites),
         layout_(layout),
@@ -259,7 +259,7 @@ Result<void> read_peft_adapter(const std::string& dir,
   if (!file) {
     return tl::unexpected(file.error());
   }
-  return Reader(dir, sites, layout, max_rank, to).read(*config, *file);
+  return PeftTensorReader(dir, sites, layout, max_rank, to).read(*config, *file);
 }
 
 }  // namespace warprow

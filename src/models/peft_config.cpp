@@ -55,9 +55,9 @@ std::string shown(const Json& value) {
 }
 
 // Reads one file.
-class Reader {
+class PeftConfigReader {
  public:
-  Reader(const Json& json, const std::string& path) : json_(json), path_(path) {}
+  PeftConfigReader(const Json& json, const std::string& path) : json_(json), path_(path) {}
 
   Result<PeftConfig> read() {
     if (!json_.is_object()) {
@@ -230,7 +230,7 @@ Result<PeftConfig> read_peft_config(const std::string& dir) {
   if (!json) {
     return tl::unexpected(json.error());
   }
-  return Reader(*json, path).read();
+  return PeftConfigReader(*json, path).read();
 }
 
 }  // namespace warprow

@@ -8,15 +8,15 @@
 namespace warprow {
 namespace {
 
-constexpr std::string_view kDigits =
+constexpr std::string_view kBase64Digits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr int8_t kNoDigit = -1;
 
 constexpr std::array<int8_t, 256> kValues = [] {
   std::array<int8_t, 256> values{};
   values.fill(kNoDigit);
-  for (size_t i = 0; i < kDigits.size(); ++i) {
-    values[static_cast<uint8_t>(kDigits[i])] = static_cast<int8_t>(i);
+  for (size_t i = 0; i < kBase64Digits.size(); ++i) {
+    values[static_cast<uint8_t>(kBase64Digits[i])] = static_cast<int8_t>(i);
   }
   return values;
 }();
@@ -33,7 +33,7 @@ std::string to_base64(std::span<const std::byte> bytes) {
       word = word << 8U | (b < count ? std::to_integer<uint32_t>(bytes[i + b]) : 0U);
     }
     for (size_t digit = 0; digit < 4; ++digit) {
-      out += digit <= count ? kDigits[word >> (18U - 6U * digit) & 63U] : '=';
+      out += digit <= count ? kBase64Digits[word >> (18U - 6U * digit) & 63U] : '=';
     }
   }
   return out;

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxJsonDepth = 64;
 
 // The time to parse an ordered object grows with the square of its number of members.
 constexpr int64_t kMaxSquares = 100'000'000;  // one object of 10,000 members
@@ -39,8 +39,8 @@ std::string JsonShape::error(std::string_view text) {
       in_text = true;
     } else if (c == '{' || c == '[') {
       members.push_back(0);
-      if (members.size() > kMaxDepth + 1) {
-        return fmt::format("nests deeper than {} levels", kMaxDepth);
+      if (members.size() > kMaxJsonDepth + 1) {
+        return fmt::format("nests deeper than {} levels", kMaxJsonDepth);
       }
     } else if ((c == '}' || c == ']') && members.size() > 1) {
       members.pop_back();

@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 // The character that stands for a byte in byte-level vocabularies: the byte itself if it is printable, else the next
 // code point from U+0100 on.
@@ -23,25 +23,25 @@ std::string byte_character(int byte, int& next) {
   return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-Json byte_tokenizer() {
-  Json vocab = Json::object();
+PlainJson byte_tokenizer() {
+  PlainJson vocab = PlainJson::object();
   int next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
     vocab[byte_character(byte, next)] = byte;
   }
-  const Json bytes = {{"type", "ByteLevel"},
-                      {"add_prefix_space", false},
-                      {"trim_offsets", true},
-                      {"use_regex", false}};
+  const PlainJson bytes = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", false}};
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
-          {"added_tokens", Json::array()},
+          {"added_tokens", PlainJson::array()},
           {"normalizer", nullptr},
           {"pre_tokenizer", bytes},
           {"post_processor", nullptr},
           {"decoder", bytes},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", PlainJson::array()}}}};
 }
 
 }  // namespace

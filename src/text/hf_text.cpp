@@ -15,7 +15,7 @@
 namespace warprow {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 Result<std::string> read_text(const std::string& path) {
   auto file = MappedFile::open(path);
@@ -26,9 +26,9 @@ Result<std::string> read_text(const std::string& path) {
 }
 
 // The object in the file; an empty object if the file does not exist.
-Result<Json> read_optional(const std::string& path) {
+Result<PlainJson> read_optional(const std::string& path) {
   if (!std::filesystem::exists(path)) {
-    return Json::object();
+    return PlainJson::object();
   }
   auto json = read_json_file(path);
   if (json && !json->is_object()) {
@@ -38,7 +38,7 @@ Result<Json> read_optional(const std::string& path) {
 }
 
 // A special token is a text, or an object with its content.
-std::string token_content(const Json& config, const char* key) {
+std::string token_content(const PlainJson& config, const char* key) {
   const auto it = config.find(key);
   if (it == config.end()) {
     return {};
@@ -52,12 +52,12 @@ std::string token_content(const Json& config, const char* key) {
 }
 
 template <typename T>
-std::optional<T> number(const Json& config, const char* key) {
+std::optional<T> number(const PlainJson& config, const char* key) {
   const auto it = config.find(key);
   return it != config.end() && it->is_number() ? std::optional<T>(it->get<T>()) : std::nullopt;
 }
 
-SamplingDefaults read_sampling(const Json& generation) {
+SamplingDefaults read_sampling(const PlainJson& generation) {
   SamplingDefaults s;
   s.temperature = number<float>(generation, "temperature");
   s.top_p = number<float>(generation, "top_p");
@@ -69,12 +69,12 @@ SamplingDefaults read_sampling(const Json& generation) {
 }
 
 // eos_token_id is a number or a list of numbers.
-void collect_eos(const Json& config, int32_t vocab_size, std::vector<TokenId>& eos) {
+void collect_eos(const PlainJson& config, int32_t vocab_size, std::vector<TokenId>& eos) {
   const auto it = config.find("eos_token_id");
   if (it == config.end()) {
     return;
   }
-  for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
+  for (const PlainJson& id : it->is_array() ? *it : PlainJson::array({*it})) {
     if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < vocab_size) {
       eos.push_back(id.get<TokenId>());
     }
@@ -86,7 +86,7 @@ struct Templates {
   std::string tool_use;
 };
 
-Result<Templates> read_templates(const std::string& dir, const Json& config) {
+Result<Templates> read_templates(const std::string& dir, const PlainJson& config) {
   Templates out;
   if (const std::string path = dir + "/chat_template.jinja"; std::filesystem::exists(path)) {
     auto text = read_text(path);
@@ -100,7 +100,7 @@ Result<Templates> read_templates(const std::string& dir, const Json& config) {
   if (!separate) {
     return tl::unexpected(separate.error());
   }
-  const Json& holder = separate->contains("chat_template") ? *separate : config;
+  const PlainJson& holder = separate->contains("chat_template") ? *separate : config;
   const auto it = holder.find("chat_template");
   if (it == holder.end()) {
     return out;
@@ -108,7 +108,7 @@ Result<Templates> read_templates(const std::string& dir, const Json& config) {
   if (it->is_string()) {
     out.text = it->get<std::string>();
   } else if (it->is_array()) {
-    for (const Json& named : *it) {
+    for (const PlainJson& named : *it) {
       if (named.is_object() && token_content(named, "name") == "default") {
         out.text = token_content(named, "template");
       } else if (named.is_object() && token_content(named, "name") == "tool_use") {
@@ -119,7 +119,7 @@ Result<Templates> read_templates(const std::string& dir, const Json& config) {
   return out;
 }
 
-NamedTokens named_tokens(const Json& config) {
+NamedTokens named_tokens(const PlainJson& config) {
   NamedTokens out;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     if (std::string text = token_content(config, name); !text.empty()) {
@@ -131,7 +131,7 @@ NamedTokens named_tokens(const Json& config) {
 
 // Notes the template's text in `info`.
 Result<ChatTemplate> load_template(const std::string& dir,
-                                   const Json& config,
+                                   const PlainJson& config,
                                    TokenizerInfo& info) {
   auto templates = read_templates(dir, config);
   if (!templates) {

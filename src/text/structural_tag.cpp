@@ -30,7 +30,7 @@ tl::unexpected<Error> unsupported(const std::string& field) {
 }
 
 // The member, or nullptr if it is absent or null.
-const Json* find(const Json& object, const char* key) {
+const Json* find_key(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
@@ -196,7 +196,7 @@ Result<std::vector<std::string>> read_texts(const std::string& field, const Json
 }
 
 Result<bool> read_flag(const std::string& field, const Json& object, const char* key) {
-  const Json* value = find(object, key);
+  const Json* value = find_key(object, key);
   if (value != nullptr && !value->is_boolean()) {
     return must_be(fmt::format("{}.{}", field, key), "true or false");
   }
@@ -204,7 +204,7 @@ Result<bool> read_flag(const std::string& field, const Json& object, const char*
 }
 
 Result<const Json*> read_list(const std::string& field, const Json& object, const char* key) {
-  const Json* value = find(object, key);
+  const Json* value = find_key(object, key);
   if (value == nullptr || !value->is_array() || value->empty()) {
     return must_be(fmt::format("{}.{}", field, key), "a list of one format or more");
   }
@@ -212,12 +212,12 @@ Result<const Json*> read_list(const std::string& field, const Json& object, cons
 }
 
 std::string type_of(const Json& format) {
-  const Json* type = format.is_object() ? find(format, "type") : nullptr;
+  const Json* type = format.is_object() ? find_key(format, "type") : nullptr;
   return type != nullptr && type->is_string() ? type->get<std::string>() : "";
 }
 
 bool has_end(const Json& tag) {
-  const Json* end = find(tag, "end");
+  const Json* end = find_key(tag, "end");
   return end != nullptr && *end != "" && *end != Json::array();
 }
 
@@ -230,11 +230,11 @@ bool is_unlimited(const Json& format) {
   if (type == "tag" && has_end(format)) {
     return false;
   }
-  const Json* content = find(format, "content");
+  const Json* content = find_key(format, "content");
   if (content != nullptr && content->is_object()) {
     return is_unlimited(*content);
   }
-  const Json* elements = find(format, "elements");
+  const Json* elements = find_key(format, "elements");
   if (elements == nullptr || !elements->is_array() || elements->empty()) {
     return false;
   }
@@ -267,7 +267,7 @@ Literal Translator::literal(std::string_view text) const {
 
 // A text, or a list of texts. One of them ends the tag.
 Result<Ends> Translator::read_ends(const std::string& field, const Json& tag) const {
-  const Json* value = find(tag, "end");
+  const Json* value = find_key(tag, "end");
   const bool is_list = value != nullptr && value->is_array() && !value->empty();
   Ends ends;
   for (const Json& each : is_list ? *value : Json::array({value == nullptr ? Json() : *value})) {
@@ -334,7 +334,7 @@ std::string Translator::free_text(const FreeText& text,
 }
 
 Expression Translator::write_const(const std::string& field, const Json& value, const Ends& ends) {
-  Result<std::string> text = read_text(field + ".value", find(value, "value"));
+  Result<std::string> text = read_text(field + ".value", find_key(value, "value"));
   if (!text) {
     return text;
   }
@@ -342,14 +342,14 @@ Expression Translator::write_const(const std::string& field, const Json& value, 
 }
 
 Expression Translator::write_schema(const std::string& field, const Json& value, const Ends& ends) {
-  const Json* style = find(value, "style");
+  const Json* style = find_key(value, "style");
   if (style != nullptr && *style != "json") {
     return unsupported(field + ".style");
   }
-  if (const Json* order = find(value, "any_order"); order != nullptr && *order != false) {
+  if (const Json* order = find_key(value, "any_order"); order != nullptr && *order != false) {
     return unsupported(field + ".any_order");
   }
-  const Json* given = find(value, "json_schema");
+  const Json* given = find_key(value, "json_schema");
   if (given == nullptr || !(given->is_object() || *given == true)) {
     return must_be(field + ".json_schema", "a JSON schema");
   }
@@ -361,7 +361,7 @@ Expression Translator::write_schema(const std::string& field, const Json& value,
 }
 
 Expression Translator::write_regex(const std::string& field, const Json& value, const Ends& ends) {
-  Result<std::string> pattern = read_text(field + ".pattern", find(value, "pattern"));
+  Result<std::string> pattern = read_text(field + ".pattern", find_key(value, "pattern"));
   if (!pattern) {
     return pattern;
   }
@@ -372,10 +372,10 @@ Expression Translator::write_regex(const std::string& field, const Json& value, 
 Expression Translator::write_any_text(const std::string& field,
                                       const Json& value,
                                       const Ends& ends) {
-  if (find(value, "max_tokens") != nullptr) {
+  if (find_key(value, "max_tokens") != nullptr) {
     return unsupported(field + ".max_tokens");
   }
-  return text_without(field, find(value, "excludes")).map([&](const FreeText& text) {
+  return text_without(field, find_key(value, "excludes")).map([&](const FreeText& text) {
     return text_until(text, ends);
   });
 }
@@ -423,7 +423,7 @@ Expression Translator::write_or(const std::string& field, const Json& value, con
 Expression Translator::write_optional(const std::string& field,
                                       const Json& value,
                                       const Ends& ends) {
-  const Json* content = find(value, "content");
+  const Json* content = find_key(value, "content");
   return write(field + ".content", content == nullptr ? Json() : *content, ends)
       .map([&](const std::string& inner) {
         return ends.empty() ? fmt::format("({})?", inner)
@@ -435,7 +435,7 @@ Expression Translator::write_repeated(const std::string& field,
                                       const Json& value,
                                       const std::string& times,
                                       const Ends& ends) {
-  const Json* content = find(value, "content");
+  const Json* content = find_key(value, "content");
   if (content != nullptr && is_unlimited(*content)) {
     return must_be(field + ".content", "a format that ends: this one takes any text");
   }
@@ -455,7 +455,7 @@ Expression Translator::write_star(const std::string& field, const Json& value, c
 
 Expression Translator::write_repeat(const std::string& field, const Json& value, const Ends& ends) {
   const auto count = [&](const char* key) -> std::optional<int64_t> {
-    const Json* number = find(value, key);
+    const Json* number = find_key(value, key);
     return number != nullptr && number->is_number_integer()
                ? std::optional<int64_t>(number->get<int64_t>())
                : std::nullopt;
@@ -483,13 +483,13 @@ Expression Translator::tag_behind(const std::string& field,
   if (!ends) {
     return tl::unexpected(ends.error());
   }
-  const Json* content = find(tag, "content");
+  const Json* content = find_key(tag, "content");
   return write(field + ".content", content == nullptr ? Json() : *content, *ends)
       .map([&](const std::string& inner) { return rule(begin + " " + inner); });
 }
 
 Expression Translator::write_tag(const std::string& field, const Json& value, const Ends& ends) {
-  Result<std::string> begin = read_text(field + ".begin", find(value, "begin"));
+  Result<std::string> begin = read_text(field + ".begin", find_key(value, "begin"));
   if (!begin) {
     return begin;
   }
@@ -506,7 +506,7 @@ Result<void> Translator::add_tag(const std::string& field,
   if (type_of(tag) != "tag") {
     return must_be(field, "an object of type tag");
   }
-  const Result<std::string> begin = read_text(field + ".begin", find(tag, "begin"));
+  const Result<std::string> begin = read_text(field + ".begin", find_key(tag, "begin"));
   if (!begin) {
     return tl::unexpected(begin.error());
   }
@@ -538,11 +538,11 @@ Result<void> Translator::add_tag(const std::string& field,
 Expression Translator::write_triggered(const std::string& field,
                                        const Json& value,
                                        const Ends& ends) {
-  const auto triggers = read_texts(field + ".triggers", find(value, "triggers"));
+  const auto triggers = read_texts(field + ".triggers", find_key(value, "triggers"));
   const Result<const Json*> tags = read_list(field, value, "tags");
   const Result<bool> at_least_one = read_flag(field, value, "at_least_one");
   const Result<bool> once = read_flag(field, value, "stop_after_first");
-  const Result<FreeText> text = text_without(field, find(value, "excludes"));
+  const Result<FreeText> text = text_without(field, find_key(value, "excludes"));
   if (!triggers) {
     return tl::unexpected(triggers.error());
   }
@@ -582,7 +582,7 @@ Expression Translator::write_separated(const std::string& field,
                                        const Json& value,
                                        const Ends& ends) {
   const Result<const Json*> tags = read_list(field, value, "tags");
-  Result<std::string> separator = read_text(field + ".separator", find(value, "separator"));
+  Result<std::string> separator = read_text(field + ".separator", find_key(value, "separator"));
   const Result<bool> at_least_one = read_flag(field, value, "at_least_one");
   const Result<bool> once = read_flag(field, value, "stop_after_first");
   if (!tags) {
@@ -623,8 +623,8 @@ Expression Translator::write_dispatch(const std::string& field,
                                       const Json& value,
                                       const Ends& ends) {
   const Result<const Json*> rules = read_list(field, value, "rules");
-  const Json* loop = find(value, "loop");
-  const Result<FreeText> text = text_without(field, find(value, "excludes"));
+  const Json* loop = find_key(value, "loop");
+  const Result<FreeText> text = text_without(field, find_key(value, "excludes"));
   if (!rules) {
     return tl::unexpected(rules.error());
   }
@@ -693,7 +693,7 @@ Expression Translator::write(const std::string& field, const Json& value, const 
 
 // The older form: free text with triggers, and JSON between the markers.
 Result<Json> format_of_structures(const Json& root) {
-  const Json* structures = find(root, "structures");
+  const Json* structures = find_key(root, "structures");
   if (structures == nullptr || !structures->is_array()) {
     return must_be("format", "an object with a type");
   }
@@ -702,7 +702,7 @@ Result<Json> format_of_structures(const Json& root) {
     if (!each.is_object()) {
       return must_be("structures", "a list of objects with begin, schema and end");
     }
-    const Json* schema = find(each, "schema");
+    const Json* schema = find_key(each, "schema");
     tags.push_back({{"type", "tag"},
                     {"begin", each.value("begin", Json())},
                     {"content",
@@ -719,7 +719,7 @@ Result<std::string> Translator::translate(const Json& root) {
   if (type_of(root) != "structural_tag") {
     return must_be("type", "structural_tag");
   }
-  const Json* format = find(root, "format");
+  const Json* format = find_key(root, "format");
   const bool is_older = format == nullptr;
   const Result<Json> chosen = is_older ? format_of_structures(root) : Result<Json>(*format);
   if (!chosen) {

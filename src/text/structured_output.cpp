@@ -23,7 +23,7 @@ tl::unexpected<Error> unsupported(std::string_view field) {
 }
 
 // The member, or nullptr if it is absent or null.
-const Json* find(const Json& object, const char* key) {
+const Json* find_setting(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
@@ -153,7 +153,7 @@ Wanted read_structured_outputs(const Json& value) {
 constexpr std::string_view kResponseFormat = "response_format";
 
 Wanted read_response_format(const Json& value) {
-  const Json* type = value.is_object() ? find(value, "type") : nullptr;
+  const Json* type = value.is_object() ? find_setting(value, "type") : nullptr;
   if (type == nullptr || !type->is_string()) {
     return invalid(
         "response_format: must be an object with type text, json_object, json_schema or "
@@ -173,9 +173,9 @@ Wanted read_response_format(const Json& value) {
     return invalid(
         "response_format.type: must be text, json_object, json_schema or structural_tag");
   }
-  const Json* described = find(value, "json_schema");
+  const Json* described = find_setting(value, "json_schema");
   const Json* schema =
-      described != nullptr && described->is_object() ? find(*described, "schema") : nullptr;
+      described != nullptr && described->is_object() ? find_setting(*described, "schema") : nullptr;
   if (schema == nullptr || !is_schema(*schema)) {
     return invalid("response_format.json_schema: must be an object with a JSON schema in schema");
   }
@@ -189,8 +189,8 @@ Result<std::optional<StructuredOutput>> read_structured_output(std::string_view 
   if (!root) {
     return tl::unexpected(root.error());
   }
-  const Json* outputs = find(*root, "structured_outputs");
-  const Json* format = find(*root, "response_format");
+  const Json* outputs = find_setting(*root, "structured_outputs");
+  const Json* format = find_setting(*root, "response_format");
   Wanted wanted = outputs != nullptr ? read_structured_outputs(*outputs) : Wanted(std::nullopt);
   if (!wanted || format == nullptr) {
     return wanted;

@@ -11,11 +11,11 @@
 namespace warprow {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 // The lines' tokens by id. A token that occurs twice has its last id, as transformers reads it.
-Json read_lines(std::string_view text) {
-  Json vocab = Json::object();
+PlainJson read_lines(std::string_view text) {
+  PlainJson vocab = PlainJson::object();
   int64_t id = 0;
   while (!text.empty()) {
     const size_t end = text.find('\n');
@@ -30,21 +30,21 @@ Json read_lines(std::string_view text) {
 }
 
 // A special token is a text, or an object with its content.
-std::string special(const Json& config, const char* key, const char* usual) {
+std::string special(const PlainJson& config, const char* key, const char* usual) {
   const auto at = config.find(key);
   if (at == config.end()) {
     return usual;
   }
-  const Json& value = at->is_object() && at->contains("content") ? (*at)["content"] : *at;
+  const PlainJson& value = at->is_object() && at->contains("content") ? (*at)["content"] : *at;
   return value.is_string() ? value.get<std::string>() : usual;
 }
 
-Json flag(const Json& config, const char* key, const Json& usual) {
+PlainJson flag(const PlainJson& config, const char* key, const PlainJson& usual) {
   const auto at = config.find(key);
   return at != config.end() && at->is_boolean() ? *at : usual;
 }
 
-Json added_token(const std::string& text, const Json& id) {
+PlainJson added_token(const std::string& text, const PlainJson& id) {
   return {{"id", id},
           {"content", text},
           {"single_word", false},
@@ -54,16 +54,16 @@ Json added_token(const std::string& text, const Json& id) {
           {"special", true}};
 }
 
-Json template_part(const char* kind, const std::string& id, int segment) {
+PlainJson template_part(const char* kind, const std::string& id, int segment) {
   return {{kind, {{"id", id}, {"type_id", segment}}}};
 }
 
 }  // namespace
 
 Result<std::string> wordpiece_json(std::string_view vocab,
-                                   const Json& config,
+                                   const PlainJson& config,
                                    const std::string& where) {
-  const Json ids = read_lines(vocab);
+  const PlainJson ids = read_lines(vocab);
   const std::string cls = special(config, "cls_token", "[CLS]");
   const std::string sep = special(config, "sep_token", "[SEP]");
   const std::string unk = special(config, "unk_token", "[UNK]");
@@ -72,7 +72,7 @@ Result<std::string> wordpiece_json(std::string_view vocab,
       return fail(ErrorCode::kCorrupt, fmt::format("{}: no token '{}'", where, needed));
     }
   }
-  Json added = Json::array();
+  PlainJson added = PlainJson::array();
   for (const std::string& text : std::array{special(config, "pad_token", "[PAD]"),
                                             unk,
                                             cls,
@@ -82,37 +82,37 @@ Result<std::string> wordpiece_json(std::string_view vocab,
       added.push_back(added_token(text, ids[text]));
     }
   }
-  Json around = Json::object();
+  PlainJson around = PlainJson::object();
   for (const std::string& text : std::array{cls, sep}) {
     around[text] = {
-        {"id", text}, {"ids", Json::array({ids[text]})}, {"tokens", Json::array({text})}};
+        {"id", text}, {"ids", PlainJson::array({ids[text]})}, {"tokens", PlainJson::array({text})}};
   }
-  const Json first = template_part("SpecialToken", cls, 0);
-  const Json a = template_part("Sequence", "A", 0);
-  const Json behind = template_part("SpecialToken", sep, 0);
-  const Json b = template_part("Sequence", "B", 1);
-  const Json last = template_part("SpecialToken", sep, 1);
-  return Json{{"version", "1.0"},
-              {"added_tokens", added},
-              {"normalizer",
-               {{"type", "BertNormalizer"},
-                {"clean_text", true},
-                {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
-                {"strip_accents", flag(config, "strip_accents", nullptr)},
-                {"lowercase", flag(config, "do_lower_case", true)}}},
-              {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-              {"post_processor",
-               {{"type", "TemplateProcessing"},
-                {"single", Json::array({first, a, behind})},
-                {"pair", Json::array({first, a, behind, b, last})},
-                {"special_tokens", around}}},
-              {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
-              {"model",
-               {{"type", "WordPiece"},
-                {"unk_token", unk},
-                {"continuing_subword_prefix", "##"},
-                {"max_input_chars_per_word", 100},
-                {"vocab", ids}}}}
+  const PlainJson first = template_part("SpecialToken", cls, 0);
+  const PlainJson a = template_part("Sequence", "A", 0);
+  const PlainJson behind = template_part("SpecialToken", sep, 0);
+  const PlainJson b = template_part("Sequence", "B", 1);
+  const PlainJson last = template_part("SpecialToken", sep, 1);
+  return PlainJson{{"version", "1.0"},
+                   {"added_tokens", added},
+                   {"normalizer",
+                    {{"type", "BertNormalizer"},
+                     {"clean_text", true},
+                     {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
+                     {"strip_accents", flag(config, "strip_accents", nullptr)},
+                     {"lowercase", flag(config, "do_lower_case", true)}}},
+                   {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                   {"post_processor",
+                    {{"type", "TemplateProcessing"},
+                     {"single", PlainJson::array({first, a, behind})},
+                     {"pair", PlainJson::array({first, a, behind, b, last})},
+                     {"special_tokens", around}}},
+                   {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
+                   {"model",
+                    {{"type", "WordPiece"},
+                     {"unk_token", unk},
+                     {"continuing_subword_prefix", "##"},
+                     {"max_input_chars_per_word", 100},
+                     {"vocab", ids}}}}
       .dump();
 }
 

@@ -87,15 +87,20 @@ fetch_cuda() {
   step --quiet "fetching FlashInfer (65 MB, once)" fetch-flashinfer python3 "$root/tools/fetch_cuda.py" flashinfer
 }
 
+# object_of PRESET FILE: ninja's name for the object of a source, or of the files that a unity build compiles with it.
+object_of() {
+  local dir=$root/build/$1 file unity
+  file=$(realpath "$2")
+  unity=$(grep -rlF --include='unity_*.cxx' "\"$file\"" "$dir/src" | head -n 1) || true
+  if [[ -n $unity ]]; then file=${unity#"$dir/"}; fi
+  printf '%s^\n' "$file"
+}
+
 # build PRESET [TARGET...]: set-up, configure, compile. A source file as a target is compiled alone.
 build() {
   local preset=$1 title="building $*" needs=build target
   local -a targets=()
   shift
-  for target in "$@"; do
-    if [[ -f $target && $target == *.c* ]]; then target=$(realpath "$target")^; fi # ninja's name for its object
-    targets+=("$target")
-  done
   case $preset in
     cpu-debug | cpu-tsan | tidy | cpu-arm) needs=ci ;;
     bench) needs=bench ;;
@@ -108,6 +113,10 @@ build() {
     cpu-arm) fetch_arm ;;
   esac
   configure "$preset"
+  for target in "$@"; do
+    if [[ -f $target && $target == *.c* ]]; then target=$(object_of "$preset" "$target"); fi
+    targets+=("$target")
+  done
   step "$title" "build-$preset" ninja -C "$root/build/$preset" "${targets[@]}"
 }
 

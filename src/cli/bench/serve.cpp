@@ -26,7 +26,7 @@
 namespace warprow {
 namespace {
 
-constexpr std::chrono::hours kSilence{6};  // an overloaded server may be slow
+constexpr std::chrono::hours kBenchSilence{6};  // an overloaded server may be slow
 
 struct ServeBench {
   ServeLoad load;
@@ -228,7 +228,7 @@ Result<ExitCode> run_bench_serve(const Arguments& arguments) {
     return tl::unexpected(prompts.error());
   }
   raise_file_limit();
-  const Result<std::unique_ptr<HttpClient>> client = server->connect(kSilence);
+  const Result<std::unique_ptr<HttpClient>> client = server->connect(kBenchSilence);
   if (!client) {
     return tl::unexpected(client.error());
   }

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double us(Clock::duration duration) {
+double to_us(Clock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
@@ -44,7 +44,7 @@ class StepClock final : public ExecutorWrapper {
     begin = Clock::now();  // excludes the clock's own work
     inner().execute_model(step);
     current_ = {};
-    current_.execute_us = us(Clock::now() - begin);
+    current_.execute_us = to_us(Clock::now() - begin);
     current_.context_len = steady ? mean_context(step) : 0;
     current_.num_toks = step.total_num_tokens;
     begin_ = begin;
@@ -54,7 +54,7 @@ class StepClock final : public ExecutorWrapper {
   void sample_tokens(const GrammarOutput* grammar) override {
     const Clock::time_point begin = Clock::now();
     inner().sample_tokens(grammar);
-    current_.sample_us = us(Clock::now() - begin);
+    current_.sample_us = to_us(Clock::now() - begin);
   }
 
   void take_output(ModelRunnerOutput& output) override {
@@ -64,7 +64,7 @@ class StepClock final : public ExecutorWrapper {
     const int64_t waited = inner().stats().output_wait_ns;
     const double wait_us = 1e-3 * static_cast<double>(waited - std::exchange(waited_ns_, waited));
     current_.wait_us += wait_us;
-    current_.take_us += us(end - begin) - wait_us;
+    current_.take_us += to_us(end - begin) - wait_us;
     ours_ += Clock::now() - end;
   }
 
@@ -86,7 +86,7 @@ class StepClock final : public ExecutorWrapper {
     if (!std::exchange(open_, false)) {
       return;
     }
-    current_.wall_us = us(now - begin_ - ours_);
+    current_.wall_us = to_us(now - begin_ - ours_);
     current_.plan_us = current_.wall_us - current_.execute_us - current_.sample_us -
                        current_.take_us - current_.wait_us;
     record_.samples.push_back(current_);

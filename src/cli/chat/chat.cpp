@@ -22,7 +22,7 @@
 namespace warprow {
 namespace {
 
-constexpr std::chrono::minutes kSilence{10};
+constexpr std::chrono::minutes kChatSilence{10};
 
 // Reads lines and answers them until the user leaves.
 ExitCode converse(ChatSession& session, LineReader& reader, UpdateQueue& updates) {
@@ -109,7 +109,7 @@ Result<ExitCode> talk_to_server(const ChatFlags& chat, const std::string& model)
     return tl::unexpected(origin.error());
   }
   const std::unique_ptr<HttpClient> client =
-      connect_to(*origin, chat.api_key, chat.ca_file, kSilence);
+      connect_to(*origin, chat.api_key, chat.ca_file, kChatSilence);
   const Result<std::string> name = model.empty() ? first_model(*client) : model;
   if (!name) {
     return tl::unexpected(name.error());

@@ -16,7 +16,7 @@ namespace warprow {
 namespace {
 
 // Interval of checks for a signal while the server sends nothing.
-constexpr std::chrono::milliseconds kGlance{50};
+constexpr std::chrono::milliseconds kInterruptGlance{50};
 
 }  // namespace
 
@@ -84,7 +84,7 @@ ChatReply ServerChat::answer(const std::vector<ChatMessage>& messages, Output& o
                        return !unwanted();
                      },
                  .on_end = [&end](Result<HttpAnswer> answer) { end = std::move(answer); }});
-  while (client_.run_for(kGlance)) {
+  while (client_.run_for(kInterruptGlance)) {
     if (unwanted()) {
       client_.drop_all();
     }

@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Interval of checks for a signal while no answer ends.
-constexpr std::chrono::milliseconds kGlance{100};
+constexpr std::chrono::milliseconds kNewsGlance{100};
 
 // Reads the next line that is not blank. `number` counts all lines.
 bool next_line(std::istream& lines, std::string& text, int64_t& number) {
@@ -197,7 +197,7 @@ void ApiBatch::write_finished() {
 
 void ApiBatch::wait() {
   std::unique_lock lock(mutex_);
-  woken_.wait_for(lock, kGlance, [this] { return has_news_; });
+  woken_.wait_for(lock, kNewsGlance, [this] { return has_news_; });
   has_news_ = false;
 }
 

@@ -22,8 +22,8 @@
 namespace warprow {
 namespace {
 
-constexpr size_t kLeastLookAhead = 256;
-constexpr size_t kLookAheadPerSeq = 4;
+constexpr size_t kLeastInputsAhead = 256;
+constexpr size_t kInputsAheadPerSeq = 4;
 
 // A line's text or token ids: see run_embed's help.
 Result<std::variant<std::string, std::vector<TokenId>>> read_line(const std::string& line) {
@@ -61,10 +61,9 @@ EmbedRun::EmbedRun(Engine& engine,
       defaults_(defaults),
       format_(format),
       out_(out),
-      look_ahead_(std::max(
-          kLeastLookAhead,
-          kLookAheadPerSeq * static_cast<size_t>(std::max(0, engine.model_facts().max_num_seqs)))) {
-}
+      look_ahead_(std::max(kLeastInputsAhead,
+                           kInputsAheadPerSeq * static_cast<size_t>(std::max(
+                                                    0, engine.model_facts().max_num_seqs)))) {}
 
 Result<ExitCode> EmbedRun::run(std::istream& lines, int64_t total) {
   const auto start = std::chrono::steady_clock::now();

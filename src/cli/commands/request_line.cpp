@@ -18,19 +18,19 @@
 namespace warprow {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 tl::unexpected<Error> invalid(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
 }
 
 // A short rendering of a wrong value for a message.
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+std::string shown(const PlainJson& value) {
+  std::string text = value.dump(-1, ' ', true, PlainJson::error_handler_t::replace);
   return text.size() > 40 ? text.substr(0, 37) + "..." : text;
 }
 
-std::optional<int64_t> as_int(const Json& value) {
+std::optional<int64_t> as_int(const PlainJson& value) {
   if (value.is_number_unsigned() &&
       value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
     return std::nullopt;
@@ -50,25 +50,25 @@ std::optional<int64_t> as_int(const Json& value) {
 }
 
 // Each assign() returns what the value should have been, or nullptr.
-const char* assign(const Json& value, std::optional<double>& target) {
+const char* assign(const PlainJson& value, std::optional<double>& target) {
   if (!value.is_number()) {
     return "a number";
   }
   target = value.get<double>();
   return nullptr;
 }
-const char* assign(const Json& value, std::optional<int64_t>& target) {
+const char* assign(const PlainJson& value, std::optional<int64_t>& target) {
   target = as_int(value);
   return target ? nullptr : "a whole number";
 }
-const char* assign(const Json& value, bool& target) {
+const char* assign(const PlainJson& value, bool& target) {
   if (!value.is_boolean()) {
     return "true or false";
   }
   target = value.get<bool>();
   return nullptr;
 }
-const char* assign(const Json& value, std::vector<std::string>& target) {
+const char* assign(const PlainJson& value, std::vector<std::string>& target) {
   constexpr const char* kWanted = "text or a list of texts";
   target.clear();
   if (value.is_string()) {
@@ -78,7 +78,7 @@ const char* assign(const Json& value, std::vector<std::string>& target) {
   if (!value.is_array()) {
     return kWanted;
   }
-  for (const Json& entry : value) {
+  for (const PlainJson& entry : value) {
     if (!entry.is_string()) {
       return kWanted;
     }
@@ -87,13 +87,13 @@ const char* assign(const Json& value, std::vector<std::string>& target) {
   return nullptr;
 }
 template <typename Int>
-const char* assign_ints(const Json& value, std::vector<Int>& target) {
+const char* assign_ints(const PlainJson& value, std::vector<Int>& target) {
   constexpr const char* kWanted = "a list of token ids";
   target.clear();
   if (!value.is_array()) {
     return kWanted;
   }
-  for (const Json& entry : value) {
+  for (const PlainJson& entry : value) {
     const std::optional<int64_t> id = as_int(entry);
     if (!id || *id < std::numeric_limits<Int>::min() || *id > std::numeric_limits<Int>::max()) {
       return kWanted;
@@ -102,14 +102,14 @@ const char* assign_ints(const Json& value, std::vector<Int>& target) {
   }
   return nullptr;
 }
-const char* assign(const Json& value, std::vector<int64_t>& target) {
+const char* assign(const PlainJson& value, std::vector<int64_t>& target) {
   return assign_ints(value, target);
 }
-const char* assign(const Json& value, std::optional<std::vector<int64_t>>& target) {
+const char* assign(const PlainJson& value, std::optional<std::vector<int64_t>>& target) {
   return assign_ints(value, target.emplace());
 }
 // Keys are texts in JSON, so parse the token ids.
-const char* assign(const Json& value, std::map<int64_t, double>& target) {
+const char* assign(const PlainJson& value, std::map<int64_t, double>& target) {
   constexpr const char* kWanted = "an object of token ids and numbers";
   target.clear();
   if (!value.is_object()) {
@@ -126,7 +126,7 @@ const char* assign(const Json& value, std::map<int64_t, double>& target) {
   return nullptr;
 }
 
-Result<void> read_prompt(const Json& value, GenerationRequest& request) {
+Result<void> read_prompt(const PlainJson& value, GenerationRequest& request) {
   if (value.is_string()) {
     request.prompt = value.get<std::string>();
     return {};
@@ -142,7 +142,7 @@ Result<void> read_prompt(const Json& value, GenerationRequest& request) {
 
 // A message's content is text, or the OpenAI list of {"type":"text","text":…} parts, which are
 // joined by line ends.
-std::optional<std::string> message_content(const Json& value) {
+std::optional<std::string> message_content(const PlainJson& value) {
   if (value.is_string()) {
     return value.get<std::string>();
   }
@@ -150,9 +150,9 @@ std::optional<std::string> message_content(const Json& value) {
     return std::nullopt;
   }
   std::string joined;
-  for (const Json& part : value) {
-    const bool is_text = part.is_object() && part.value("type", Json()) == "text" &&
-                         part.value("text", Json()).is_string();
+  for (const PlainJson& part : value) {
+    const bool is_text = part.is_object() && part.value("type", PlainJson()) == "text" &&
+                         part.value("text", PlainJson()).is_string();
     if (!is_text) {
       return std::nullopt;
     }
@@ -161,12 +161,12 @@ std::optional<std::string> message_content(const Json& value) {
   return joined;
 }
 
-Result<void> read_messages(const Json& value, GenerationRequest& request) {
+Result<void> read_messages(const PlainJson& value, GenerationRequest& request) {
   if (!value.is_array() || value.empty()) {
     return invalid("messages: must be a list of one message or more");
   }
   std::vector<ChatMessage> messages;
-  for (const Json& entry : value) {
+  for (const PlainJson& entry : value) {
     const std::string where = fmt::format("messages[{}]", messages.size());
     if (!entry.is_object()) {
       return invalid(where + ": must be an object with role and content");
@@ -176,11 +176,11 @@ Result<void> read_messages(const Json& value, GenerationRequest& request) {
         return invalid(fmt::format("{}: unknown field '{}'", where, key));
       }
     }
-    const Json role = entry.value("role", Json());
+    const PlainJson role = entry.value("role", PlainJson());
     if (!role.is_string()) {
       return invalid(where + ".role: must be text, for instance user");
     }
-    std::optional<std::string> content = message_content(entry.value("content", Json()));
+    std::optional<std::string> content = message_content(entry.value("content", PlainJson()));
     if (!content) {
       return invalid(where + ".content: must be text or a list of text parts");
     }
@@ -191,7 +191,7 @@ Result<void> read_messages(const Json& value, GenerationRequest& request) {
 }
 
 Result<void> read_sampling(const SamplingField& field,
-                           const Json& value,
+                           const PlainJson& value,
                            SamplingOptions& options) {
   const char* wanted =
       std::visit([&](auto member) { return assign(value, options.*member); }, field.member);
@@ -211,7 +211,9 @@ bool is_known(const std::string& key) {
          key == "hidden_states" || is_structure(key) || find_sampling_field(key) != nullptr;
 }
 
-Result<void> read_field(const std::string& key, const Json& value, GenerationRequest& request) {
+Result<void> read_field(const std::string& key,
+                        const PlainJson& value,
+                        GenerationRequest& request) {
   if (key == "prompt") {
     return read_prompt(value, request);
   }
@@ -253,7 +255,7 @@ Result<void> read_field(const std::string& key, const Json& value, GenerationReq
 
 Result<GenerationRequest> parse_request_line(std::string_view line,
                                              const SamplingOptions& defaults) {
-  const Json root = Json::parse(line, nullptr, false);
+  const PlainJson root = PlainJson::parse(line, nullptr, false);
   if (root.is_discarded()) {
     return invalid("not a JSON object");
   }

@@ -31,8 +31,8 @@
 namespace warprow {
 namespace {
 
-constexpr size_t kLeastLookAhead = 64;
-constexpr size_t kLookAheadPerSeq = 2;
+constexpr size_t kLeastCallsAhead = 64;
+constexpr size_t kCallsAheadPerRow = 2;
 
 struct BatchFlags {
   std::optional<std::string> input;
@@ -97,7 +97,7 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
   Api api(*engine, watch, std::move(options));
   Output out(file ? file->fd() : STDOUT_FILENO);
   const auto rows = static_cast<size_t>(std::max(0, engine->model_facts().max_num_seqs));
-  ApiBatch run(api, out, std::max(kLeastLookAhead, kLookAheadPerSeq * rows));
+  ApiBatch run(api, out, std::max(kLeastCallsAhead, kCallsAheadPerRow * rows));
   if (file) {
     const Result<void> skipped =
         run.skip(lines, file->keys()).and_then([&] { return file->drop_cut_line(); });

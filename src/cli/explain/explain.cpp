@@ -15,7 +15,7 @@
 namespace warprow {
 namespace {
 
-constexpr std::chrono::seconds kSilence{10};
+constexpr std::chrono::seconds kExplainSilence{10};
 
 // An id in a path. Ids have visible ASCII characters only.
 std::string percent_encoded(const std::string& text) {
@@ -67,7 +67,7 @@ Result<ExitCode> run_explain(const Arguments& arguments) {
                             "there are {}",
                             frame.more_arguments().size()));
   }
-  const Result<std::unique_ptr<HttpClient>> client = server->connect(kSilence);
+  const Result<std::unique_ptr<HttpClient>> client = server->connect(kExplainSilence);
   if (!client) {
     return tl::unexpected(client.error());
   }

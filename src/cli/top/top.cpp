@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kSilence{5};
+constexpr std::chrono::seconds kTopSilence{5};
 constexpr double kLongestInterval = 3600;
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
@@ -92,7 +92,7 @@ Result<ExitCode> run_top(const Arguments& arguments) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--interval: {} must be 0.1 to 3600 seconds", interval_s));
   }
-  const Result<std::unique_ptr<HttpClient>> client = server->connect(kSilence);
+  const Result<std::unique_ptr<HttpClient>> client = server->connect(kTopSilence);
   if (!client) {
     return tl::unexpected(client.error());
   }

@@ -19,11 +19,11 @@ using Clock = std::chrono::steady_clock;
 
 // A rank that hears nothing for much longer ends.
 constexpr auto kBeat = std::chrono::milliseconds(200);
-constexpr auto kTurn = std::chrono::milliseconds(100);
+constexpr auto kRelayTurn = std::chrono::milliseconds(100);
 // How long a rank that was told to stop may take to close its connection.
 constexpr auto kGoodbye = std::chrono::seconds(1);
 // How long the reason of a lost connection may take to arrive through the watch of aborts.
-constexpr auto kReasonTime = std::chrono::milliseconds(300);
+constexpr auto kRelayReasonTime = std::chrono::milliseconds(300);
 
 void show_where(RankState& state, const std::string& where) {
   const size_t n = std::min(where.size(), sizeof state.where - 1);
@@ -90,7 +90,7 @@ void RankRelay::receive(Peer& peer) {
   RingMessage message;
   Clock::time_point until = Clock::time_point::max();
   while (!abort_.raised() && Clock::now() < until) {
-    switch (peer.link.receive(message, Clock::now() + kTurn)) {
+    switch (peer.link.receive(message, Clock::now() + kRelayTurn)) {
       case RankLink::Received::kMessage:
         if (!take(peer, message)) {
           return lose(peer, "has sent what is no message of a rank");
@@ -145,7 +145,7 @@ bool RankRelay::take(Peer& peer, const RingMessage& message) {
 
 // A connection that ends has a reason, which soon arrives through the watch of aborts.
 void RankRelay::lose(const Peer& peer, const char* why) {
-  const Clock::time_point until = Clock::now() + kReasonTime;
+  const Clock::time_point until = Clock::now() + kRelayReasonTime;
   while (!abort_.raised() && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -21,12 +21,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kTurn = std::chrono::milliseconds(100);
+constexpr auto kUplinkTurn = std::chrono::milliseconds(100);
 constexpr auto kMostSilence = std::chrono::seconds(5);  // rank 0 sends five messages a second
 constexpr auto kReportTime = std::chrono::milliseconds(100);
 constexpr auto kNap = std::chrono::milliseconds(20);
 constexpr auto kFlushTime = std::chrono::seconds(1);
-constexpr auto kReasonTime = std::chrono::milliseconds(300);
+constexpr auto kUplinkReasonTime = std::chrono::milliseconds(300);
 constexpr auto kGraceAfterAbort = std::chrono::seconds(2);
 constexpr int kAborted = 5;  // the exit code of a failure; see cli/exit_code.h
 
@@ -68,7 +68,7 @@ void RankUplink::receive() {
   RingMessage message;
   Clock::time_point heard = Clock::now();
   while (!stopping_.load() && !control_.abort.raised()) {
-    switch (link_.receive(message, Clock::now() + kTurn)) {
+    switch (link_.receive(message, Clock::now() + kUplinkTurn)) {
       case RankLink::Received::kMessage:
         if (is_for_a_rank(message.kind)) {
           if (!commands_.write(message.kind, message.bytes) ||
@@ -95,7 +95,7 @@ void RankUplink::receive() {
 
 // The reason of a lost connection soon arrives through the watch of aborts.
 void RankUplink::lose(const char* why) {
-  const Clock::time_point until = Clock::now() + kReasonTime;
+  const Clock::time_point until = Clock::now() + kUplinkReasonTime;
   while (!control_.abort.raised() && !stopping_.load() && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -16,7 +16,7 @@ namespace warprow {
 namespace {
 
 // How long answers of other ranks may lie unread while the output rank's are awaited.
-constexpr auto kTurn = std::chrono::milliseconds(1);
+constexpr auto kAnswerTurn = std::chrono::milliseconds(1);
 // How long the watching thread may need to say why the abort flag is raised, and a rank why it ends.
 constexpr auto kReport = std::chrono::seconds(1);
 
@@ -51,10 +51,10 @@ void AnswerReader::read(const std::stop_token& stop) {
       }
     }
     // The wait looks at the abort flag now and then, and ends with it.
-    const auto patience = is_waiting_for_all() ? kTurn : 20 * kTurn;
+    const auto patience = is_waiting_for_all() ? kAnswerTurn : 20 * kAnswerTurn;
     const auto until = Waiting::Clock::now() + patience;
     if (!readers_[static_cast<size_t>(output_rank_)].wait(until)) {
-      std::this_thread::sleep_until(std::min(until, Waiting::Clock::now() + kTurn));
+      std::this_thread::sleep_until(std::min(until, Waiting::Clock::now() + kAnswerTurn));
     }
   }
 }

@@ -14,7 +14,7 @@ constexpr auto kStoppedAfter =
 constexpr auto kFrozenAfter = std::chrono::seconds(30);  // without a beat, whatever its state
 constexpr auto kSilentAfter = std::chrono::seconds(5);   // without a beat of a process elsewhere
 // How long the reason of a rank elsewhere may be on its way, and what it has done.
-constexpr auto kReasonTime = std::chrono::milliseconds(400);
+constexpr auto kWatchReasonTime = std::chrono::milliseconds(400);
 constexpr auto kReportLag = std::chrono::milliseconds(300);
 constexpr auto kGraceAfterFailure = std::chrono::seconds(4);
 constexpr auto kGraceAtEnd = std::chrono::seconds(2);
@@ -104,7 +104,7 @@ std::optional<RankWatch::Trouble> RankWatch::told_trouble(AbortCause cause, Cloc
   told_at_ = told_at_.value_or(now);
   const std::string why = control_.ranks[cause.rank].failure();
   const bool has_reason = cause.phase == AbortPhase::kStep || cause.phase == AbortPhase::kLoad;
-  if (!has_process(cause.rank) && has_reason && why.empty() && now - *told_at_ < kReasonTime) {
+  if (!has_process(cause.rank) && has_reason && why.empty() && now - *told_at_ < kWatchReasonTime) {
     return std::nullopt;
   }
   return Trouble{cause.rank,

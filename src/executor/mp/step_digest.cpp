@@ -43,17 +43,17 @@ std::string difference(const StepDigest& first,
                        int32_t first_rank,
                        const StepDigest& second,
                        int32_t second_rank) {
-  struct Field {
+  struct DigestField {
     const char* name;
     uint64_t first;
     uint64_t second;
   };
-  const std::array<Field, 4> fields = {
-      Field{"step", static_cast<uint64_t>(first.step), static_cast<uint64_t>(second.step)},
-      Field{"rows", first.rows, second.rows},
-      Field{"token_ids", first.token_ids, second.token_ids},
-      Field{"draft_token_ids", first.draft_token_ids, second.draft_token_ids}};
-  for (const Field& field : fields) {
+  const std::array<DigestField, 4> fields = {
+      DigestField{"step", static_cast<uint64_t>(first.step), static_cast<uint64_t>(second.step)},
+      DigestField{"rows", first.rows, second.rows},
+      DigestField{"token_ids", first.token_ids, second.token_ids},
+      DigestField{"draft_token_ids", first.draft_token_ids, second.draft_token_ids}};
+  for (const DigestField& field : fields) {
     if (field.first != field.second) {
       return fmt::format("step {}: the hash of {} is {:016x} on rank {} and {:016x} on rank {}",
                          first.step,

@@ -5,8 +5,6 @@
 namespace warprow {
 namespace {
 
-enum Rope : int32_t { kGlobal, kLocal };
-
 // Global layers have a long theta, possibly with rope scaling; sliding layers have a short one.
 Result<void> read_ropes(const ModelMetadata& metadata, DecoderSpec& spec) {
   const int32_t head_dim = spec.layers.front().attention.head_dim;
@@ -46,7 +44,7 @@ Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec) {
   }
   for (LayerSpec& layer : spec.layers) {
     layer.attention.qk_norm = true;
-    layer.attention.rope = layer.attention.window == 0 ? kGlobal : kLocal;
+    layer.attention.rope = layer.attention.window == 0 ? kGlobalRope : kLocalRope;
   }
   return {};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/arch/arch.h"
+#include "models/arch/gemma_layers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +12,7 @@
 namespace warprow {
 namespace {
 
-enum Rope : int32_t { kGlobal, kLocal };
-
-void set_names(const ModelMetadata& metadata, DecoderSpec& spec) {
+void set_gemma4_names(const ModelMetadata& metadata, DecoderSpec& spec) {
   DecoderWeightNames& names = spec.names;
   const std::string& model = metadata.weight_prefix();
   const std::string layer = model + "layers.{}.";
@@ -105,7 +104,7 @@ Result<void> read_ropes(const ModelMetadata& metadata,
                         DecoderSpec& spec) {
   int32_t dims[2] = {};
   for (size_t i = 0; i < global.size(); ++i) {
-    int32_t& dim = dims[global[i] ? kGlobal : kLocal];
+    int32_t& dim = dims[global[i] ? kGlobalRope : kLocalRope];
     if (dim != 0 && dim != spec.layers[i].attention.head_dim) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("layer {}: head_dim {} beside {} of the same layer type",
@@ -114,13 +113,13 @@ Result<void> read_ropes(const ModelMetadata& metadata,
                               dim));
     }
     dim = spec.layers[i].attention.head_dim;
-    spec.layers[i].attention.rope = global[i] ? kGlobal : kLocal;
+    spec.layers[i].attention.rope = global[i] ? kGlobalRope : kLocalRope;
   }
   RopeSpec far;
-  far.rot_dim = dims[kGlobal];
+  far.rot_dim = dims[kGlobalRope];
   far.theta = 1e6F;
   RopeSpec near;
-  near.rot_dim = dims[kLocal];
+  near.rot_dim = dims[kLocalRope];
   near.theta = 1e4F;
   if (!metadata.has_json("rope_parameters")) {
     far.scaling = RopeScaling::kProportional;
@@ -248,7 +247,7 @@ Result<void> read_layers(const ModelMetadata& metadata, DecoderSpec& spec) {
 Result<void> make_gemma4(const ModelMetadata& metadata, DecoderSpec& spec) {
   spec.architecture = metadata.architecture();
   spec.embed_scale = std::sqrt(static_cast<float>(spec.hidden_size));
-  set_names(metadata, spec);
+  set_gemma4_names(metadata, spec);
   if (auto causal = check_direction(metadata); !causal) {
     return causal;
   }

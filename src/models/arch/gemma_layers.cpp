@@ -10,10 +10,10 @@
 namespace warprow {
 namespace {
 
-constexpr const char* kSliding = "sliding_attention";
+constexpr const char* kSlidingGemma = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 
-void set_names(const ModelMetadata& metadata, DecoderSpec& spec) {
+void set_gemma_names(const ModelMetadata& metadata, DecoderSpec& spec) {
   if (metadata.is_gguf()) {
     spec.names.attention_post_norm = "blk.{}.post_attention_norm.weight";
     spec.names.ffn_post_norm = "blk.{}.post_ffw_norm.weight";
@@ -79,7 +79,7 @@ Result<std::vector<bool>> read_pattern(const ModelMetadata& metadata,
   std::vector<bool> global(spec.layers.size());
   for (size_t i = 0; i < global.size(); ++i) {
     global[i] = types->empty() ? (i + 1) % static_cast<size_t>(*every) == 0 : (*types)[i] == kFull;
-    if (!types->empty() && !global[i] && (*types)[i] != kSliding) {
+    if (!types->empty() && !global[i] && (*types)[i] != kSlidingGemma) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("layer type {} is not supported", (*types)[i]));
     }
@@ -94,7 +94,7 @@ Result<void> read_gemma_layers(const ModelMetadata& metadata,
                                DecoderSpec& spec) {
   spec.embed_scale = std::sqrt(static_cast<float>(spec.hidden_size));
   spec.norm_offset = metadata.is_gguf() ? 0.0F : 1.0F;
-  set_names(metadata, spec);
+  set_gemma_names(metadata, spec);
   if (auto refused = refuse_options(metadata); !refused) {
     return refused;
   }

@@ -13,6 +13,9 @@ namespace warprow {
 // they are), tanh GELU, scaled embeddings, a scale of attention of its own, soft caps, and sliding layers between
 // global ones.
 
+// Which of a generation's tables of positions a layer takes: Gemma 3 and 4.
+enum GemmaRope : int32_t { kGlobalRope, kLocalRope };
+
 // What a generation has when its files do not say.
 struct GemmaDefaults {
   int32_t global_every = 0;    // the last of so many layers is global

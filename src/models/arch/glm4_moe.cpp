@@ -15,7 +15,7 @@ namespace {
 // GGUF's name of sigmoid scores.
 constexpr int32_t kSigmoidInGguf = 2;
 
-void set_names(const ModelMetadata& metadata, DecoderSpec& spec) {
+void set_glm4_moe_names(const ModelMetadata& metadata, DecoderSpec& spec) {
   DecoderWeightNames& names = spec.names;
   if (metadata.is_gguf()) {
     names.ffn_norm = "blk.{}.post_attention_norm.weight";
@@ -116,7 +116,7 @@ Result<FfnSpec> read_sizes(const ModelMetadata& metadata, FfnSpec dense) {
 // that are chosen by the sigmoids of the router's logits, beside one that all tokens take.
 Result<void> make_glm4_moe(const ModelMetadata& metadata, DecoderSpec& spec) {
   spec.architecture = "Glm4MoeForCausalLM";
-  set_names(metadata, spec);
+  set_glm4_moe_names(metadata, spec);
   if (auto layers = leave_out_predictors(metadata, spec); !layers) {
     return layers;
   }

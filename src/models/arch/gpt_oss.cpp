@@ -11,7 +11,7 @@ namespace warprow {
 namespace {
 
 // layer_types, or sliding and full attention in turn.
-Result<void> read_windows(const ModelMetadata& metadata, DecoderSpec& spec) {
+Result<void> read_gpt_oss_windows(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto window = metadata.count_or("sliding_window", "attention.sliding_window", 128);
   auto types = metadata.layer_types();
   if (!window || !types) {
@@ -90,7 +90,7 @@ Result<void> make_gpt_oss(const ModelMetadata& metadata, DecoderSpec& spec) {
     }
   }
   name_tensors(metadata, spec);
-  return read_windows(metadata, spec);
+  return read_gpt_oss_windows(metadata, spec);
 }
 
 }  // namespace warprow

@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-constexpr const char* kSliding = "sliding_attention";
+constexpr const char* kSlidingQwen = "sliding_attention";
 
 }  // namespace
 
@@ -19,7 +19,7 @@ Result<void> read_layer_windows(const ModelMetadata& metadata, DecoderSpec& spec
   auto use = metadata.bool_or("use_sliding_window", false);
   auto types = metadata.layer_types();
   // Transformers 5 writes 0 where no layer slides.
-  const bool slide = use && types && (*use || std::ranges::count(*types, kSliding) > 0);
+  const bool slide = use && types && (*use || std::ranges::count(*types, kSlidingQwen) > 0);
   auto window = slide ? metadata.count_or("sliding_window", "", 0) : Result<int32_t>(0);
   auto full_layers = metadata.count_or("max_window_layers", "", spec.num_layers);
   if (!use || !window || !types || !full_layers) {
@@ -35,8 +35,8 @@ Result<void> read_layer_windows(const ModelMetadata& metadata, DecoderSpec& spec
                             spec.layers.size()));
   }
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const bool slides =
-        types->empty() ? *use && static_cast<int32_t>(i) >= *full_layers : (*types)[i] == kSliding;
+    const bool slides = types->empty() ? *use && static_cast<int32_t>(i) >= *full_layers
+                                       : (*types)[i] == kSlidingQwen;
     if (!types->empty() && !slides && (*types)[i] != "full_attention") {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("layer type {} is not supported", (*types)[i]));

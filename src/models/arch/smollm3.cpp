@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-Result<void> read_windows(const ModelMetadata& metadata, DecoderSpec& spec) {
+Result<void> read_smollm3_windows(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto use = metadata.bool_or("use_sliding_window", false);
   auto window = metadata.count_or("sliding_window", "", 0);
   auto types = metadata.layer_types();
@@ -58,7 +58,7 @@ Result<void> make_smollm3(const ModelMetadata& metadata, DecoderSpec& spec) {
         has_rope->empty() ? (i + 1) % static_cast<size_t>(*interval) != 0 : (*has_rope)[i] != 0;
     spec.layers[i].attention.rope = rope ? 0 : kNoRope;
   }
-  return read_windows(metadata, spec);
+  return read_smollm3_windows(metadata, spec);
 }
 
 }  // namespace warprow

@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-constexpr std::string_view kNameLetters =
+constexpr std::string_view kRecipientLetters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
 // Messages that may come first. In Lark a special token is named in angle brackets; no text matches it.
@@ -41,7 +41,7 @@ Result<StructuredOutput> harmony_tool_grammar(const ToolOptions& options) {
     if (options.choice == ToolOptions::Choice::kNamed && name != options.name) {
       continue;
     }
-    if (name.find_first_not_of(kNameLetters) != std::string::npos) {
+    if (name.find_first_not_of(kRecipientLetters) != std::string::npos) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("tools: the name '{}' has other characters than letters, digits, "
                               "'_', '-' and '.'",

@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxCallDepth = 64;
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
@@ -49,7 +49,7 @@ class Reader {
   }
 
   bool read_value(std::string& out, int depth) {
-    if (depth > kMaxDepth) {
+    if (depth > kMaxCallDepth) {
       return false;
     }
     skip_spaces();

@@ -10,7 +10,7 @@ namespace warprow {
 namespace {
 
 // Deeper alternatives count as unknown.
-constexpr int kMaxDepth = 8;
+constexpr int kMaxSchemaDepth = 8;
 
 // The kinds of value that a schema allows.
 struct Kinds {
@@ -41,7 +41,7 @@ void collect(const OrderedJson& schema, int depth, Kinds& kinds) {
     const auto found = schema.find(name);
     return found != schema.end() && found->is_array() ? *found : OrderedJson::array();
   };
-  if (!schema.is_object() || depth > kMaxDepth) {
+  if (!schema.is_object() || depth > kMaxSchemaDepth) {
     kinds.unknown = true;
     return;
   }

@@ -115,10 +115,10 @@ Result<void> limit_thinking(const Served& served, GenerationBody& body) {
   return {};
 }
 
-std::unique_ptr<AnswerWriter> make_writer(const Served& served,
-                                          GenerationBody& body,
-                                          AnswerInfo info,
-                                          AnswerShape shape) {
+std::unique_ptr<AnswerWriter> make_chat_writer(const Served& served,
+                                               GenerationBody& body,
+                                               AnswerInfo info,
+                                               AnswerShape shape) {
   const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kChatCompletions, info.id);
   return make_chat_writer(std::move(info), token_bytes(served, body), std::move(shape), parser);
 }
@@ -127,7 +127,7 @@ std::unique_ptr<AnswerWriter> make_writer(const Served& served,
 
 ApiAnswer answer_chat_completions(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr GeneratingEndpoint kChat{
-      "chat", "chatcmpl", &parse_chat_body, &prepare_chat, &chat_echo, &make_writer};
+      "chat", "chatcmpl", &parse_chat_body, &prepare_chat, &chat_echo, &make_chat_writer};
   return generate(served, request, wake, kChat);
 }
 

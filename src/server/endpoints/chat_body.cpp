@@ -259,7 +259,7 @@ Result<void> read_documents(const char* field, const Json& value, BodyDraft& dra
   return {};
 }
 
-constexpr BodyField kFields[] = {
+constexpr BodyField kChatFields[] = {
     {"messages", &read_chat_messages},
     {"max_completion_tokens", &of_draft<&BodyDraft::max_completion_tokens>},
     {"logprobs", &of_draft<&BodyDraft::chat_logprobs>},
@@ -309,7 +309,7 @@ Result<void> finish_chat(BodyDraft& draft) {
 }  // namespace
 
 Result<GenerationBody> read_chat_body(const OrderedJson& root, std::string_view text) {
-  Result<BodyDraft> draft = read_generation_fields(root, text, kFields);
+  Result<BodyDraft> draft = read_generation_fields(root, text, kChatFields);
   if (!draft) {
     return tl::unexpected(draft.error());
   }

@@ -48,10 +48,10 @@ std::string echo(const Served& served,
              : served.engine.text().tokenizer.decode(prompt, false);
 }
 
-std::unique_ptr<AnswerWriter> make_writer(const Served& served,
-                                          GenerationBody& body,
-                                          AnswerInfo info,
-                                          AnswerShape shape) {
+std::unique_ptr<AnswerWriter> make_completions_writer(const Served& served,
+                                                      GenerationBody& body,
+                                                      AnswerInfo info,
+                                                      AnswerShape shape) {
   return make_completions_writer(std::move(info), token_bytes(served, body), std::move(shape));
 }
 
@@ -68,8 +68,12 @@ EncodedPrompts prepare_completions(const Served& served, GenerationBody& body) {
 }
 
 ApiAnswer answer_completions(Served& served, const HttpRequest& request, const Wake& wake) {
-  static constexpr GeneratingEndpoint kCompletions{
-      "completions", "cmpl", &parse_completions_body, &prepare_completions, &echo, &make_writer};
+  static constexpr GeneratingEndpoint kCompletions{"completions",
+                                                   "cmpl",
+                                                   &parse_completions_body,
+                                                   &prepare_completions,
+                                                   &echo,
+                                                   &make_completions_writer};
   return generate(served, request, wake, kCompletions);
 }
 

@@ -61,7 +61,7 @@ bool has_places(const TextOrIds& prompt) {
   return ids != nullptr && std::ranges::find(*ids, TokenId{-1}) != ids->end();
 }
 
-constexpr BodyField kFields[] = {
+constexpr BodyField kCompletionsFields[] = {
     {"prompt", &read_prompt},
     {"prompt_embeds", &read_embeds},
     {"logprobs", &sampling<&SamplingOptions::logprobs>},
@@ -153,7 +153,7 @@ Result<GenerationBody> parse_completions_body(std::string_view text) {
 Result<GenerationBody> read_completions_body(const Json& root,
                                              std::string_view text,
                                              std::vector<PromptEmbeds> embeds) {
-  Result<BodyDraft> draft = read_generation_fields(root, text, kFields);
+  Result<BodyDraft> draft = read_generation_fields(root, text, kCompletionsFields);
   if (!draft) {
     return tl::unexpected(draft.error());
   }

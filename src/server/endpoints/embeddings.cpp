@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-WriteVectors make_writer(const Served& /*served*/, const PoolingBody& body) {
+WriteVectors make_embeddings_writer(const Served& /*served*/, const PoolingBody& body) {
   return [base64 = body.base64](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
     items.reserve(texts.size());
@@ -28,7 +28,7 @@ WriteVectors make_writer(const Served& /*served*/, const PoolingBody& body) {
 
 ApiAnswer answer_embeddings(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr PoolingEndpoint kEmbeddings{
-      "embeddings", "embd", &parse_embeddings_body, &prepare_inputs, &make_writer};
+      "embeddings", "embd", &parse_embeddings_body, &prepare_inputs, &make_embeddings_writer};
   return pool(served, request, wake, kEmbeddings);
 }
 

@@ -84,7 +84,7 @@ Result<void> read_side(const char* field, const Json& value, BodyDraft& draft) {
   return {};
 }
 
-constexpr BodyField kShared[] = {
+constexpr BodyField kSharedFields[] = {
     {"model", &of_body<&GenerationBody::model>},
     {"stream", &of_body<&GenerationBody::stream>},
     {"stream_options", &read_stream_options},
@@ -131,7 +131,7 @@ struct UnservedField {
   const char* harmless;
 };
 
-constexpr UnservedField kRefused[] = {
+constexpr UnservedField kUnserved[] = {
     {"best_of", "1"},
     {"chat_template", "null"},
     {"function_call", R"("none")"},
@@ -172,19 +172,19 @@ const UnservedField* find_unserved(const UnservedField (&fields)[N], const std::
   return found == std::end(fields) ? nullptr : found;
 }
 
-Result<void> read_field(const std::string& name,
-                        const Json& value,
-                        std::span<const BodyField> own,
-                        BodyDraft& out) {
+Result<void> read_generation_field(const std::string& name,
+                                   const Json& value,
+                                   std::span<const BodyField> own,
+                                   BodyDraft& out) {
   if (value.is_null()) {  // null counts as absent, for unknown fields too
     return {};
   }
-  for (const std::span<const BodyField> fields : {own, std::span<const BodyField>(kShared)}) {
+  for (const std::span<const BodyField> fields : {own, std::span<const BodyField>(kSharedFields)}) {
     if (const BodyField* field = find_field(fields, name)) {
       return field->read(field->name, value, out);
     }
   }
-  if (const UnservedField* field = find_unserved(kRefused, name)) {
+  if (const UnservedField* field = find_unserved(kUnserved, name)) {
     if (value != Json::parse(field->harmless)) {
       return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported yet", name));
     }
@@ -204,7 +204,7 @@ Result<BodyDraft> read_generation_fields(const OrderedJson& root,
                                          std::span<const BodyField> own) {
   BodyDraft draft;
   for (const auto& [name, value] : root.items()) {
-    if (Result<void> read = read_field(name, value, own, draft); !read) {
+    if (Result<void> read = read_generation_field(name, value, own, draft); !read) {
       return tl::unexpected(read.error());
     }
   }

@@ -17,7 +17,7 @@
 namespace warprow {
 namespace {
 
-Result<GenerationBody> parse(std::string_view text) {
+Result<GenerationBody> parse_messages(std::string_view text) {
   return parse_messages_body(text, false).and_then([](const OrderedJson& chat) {
     return read_chat_body(chat, "");
   });
@@ -32,7 +32,7 @@ EncodedPrompts prepare(const Served& served, GenerationBody& body) {
   return prompts;
 }
 
-std::unique_ptr<AnswerWriter> make_writer(
+std::unique_ptr<AnswerWriter> make_messages_writer(
     const Served& served,
     GenerationBody& body,
     AnswerInfo info,
@@ -46,7 +46,7 @@ std::unique_ptr<AnswerWriter> make_writer(
 
 ApiAnswer answer_messages(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr GeneratingEndpoint kMessages{
-      "messages", "msg", &parse, &prepare, &chat_echo, &make_writer};
+      "messages", "msg", &parse_messages, &prepare, &chat_echo, &make_messages_writer};
   ApiAnswer answer = generate(served, request, wake, kMessages);
   if (auto* reply = std::get_if<HttpReply>(&answer)) {
     *reply = as_messages_reply(std::move(*reply));

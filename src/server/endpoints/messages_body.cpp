@@ -193,7 +193,7 @@ Result<void> read_messages_of(const Json& root, Json& chat) {
   return {};
 }
 
-Result<Json> chat_tools(const Json& value) {
+Result<Json> tools_of_messages(const Json& value) {
   if (!value.is_array()) {
     return wrong_value("tools", "a list of tools", value);
   }
@@ -274,7 +274,7 @@ Result<void> read_output_config(const Json& value, Json& chat) {
 }
 
 // Fields of chats that /v1/messages does not have, or writes in another way.
-constexpr ForeignField kRefused[] = {
+constexpr ForeignField kForeignToMessages[] = {
     {"add_generation_prompt", "true"},
     {"continue_final_message", "false"},
     {"echo", "false"},
@@ -294,7 +294,7 @@ constexpr ForeignField kRefused[] = {
     {"top_logprobs", "0"},
 };
 
-Result<void> read_field(const std::string& name, const Json& value, Json& chat) {
+Result<void> read_messages_field(const std::string& name, const Json& value, Json& chat) {
   if (name == "messages" || name == "system" || name == "metadata" || name == "cache_control") {
     return {};
   }
@@ -303,7 +303,7 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
   } else if (name == "stop_sequences") {
     chat["stop"] = value;
   } else if (name == "tools") {
-    return chat_tools(value).map([&](Json tools) { chat["tools"] = std::move(tools); });
+    return tools_of_messages(value).map([&](Json tools) { chat["tools"] = std::move(tools); });
   } else if (name == "tool_choice") {
     return read_tool_choice(value, chat);
   } else if (name == "thinking") {
@@ -312,7 +312,7 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
     return read_output_config(value, chat);
   } else if (name == "mcp_servers" || name == "container") {
     return fail(ErrorCode::kUnsupported, name + ": not supported, the server runs no tools");
-  } else if (const ForeignField* foreign = find_foreign(kRefused, name)) {
+  } else if (const ForeignField* foreign = find_foreign(kForeignToMessages, name)) {
     return check_harmless(*foreign, "messages", value);
   } else {
     chat[name] = value;  // a chat field, or unknown there too
@@ -338,7 +338,7 @@ Result<Json> parse_messages_body(std::string_view body, bool for_count) {
     if (value.is_null()) {
       continue;
     }
-    if (Result<void> read = read_field(name, value, chat); !read) {
+    if (Result<void> read = read_messages_field(name, value, chat); !read) {
       return tl::unexpected(read.error());
     }
   }

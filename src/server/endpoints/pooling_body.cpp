@@ -92,7 +92,7 @@ Result<void> read_task(const char* field, const Json& value, PoolingBody& body) 
   return {};
 }
 
-constexpr PoolingField kShared[] = {
+constexpr PoolingField kSharedByPooling[] = {
     {"model", &of_body<&PoolingBody::model>},
     {"priority", &read_priority},
     {"request_id", &read_request_id},
@@ -175,7 +175,7 @@ constexpr PoolingField kRerank[] = {
 };
 
 // Known fields that would change the answer and are not implemented.
-constexpr const char* kRefused[] = {"messages", "chat_template", "mm_processor_kwargs"};
+constexpr const char* kChatFieldNames[] = {"messages", "chat_template", "mm_processor_kwargs"};
 
 using Fields = std::span<const PoolingField>;
 
@@ -195,14 +195,14 @@ Result<PoolingBody> read_fields(std::string_view text, std::initializer_list<Fie
     return tl::unexpected(root.error());
   }
   std::vector<Fields> tables(own);
-  tables.emplace_back(kShared);
+  tables.emplace_back(kSharedByPooling);
   PoolingBody body;
   for (const auto& [name, value] : root->items()) {
     if (value.is_null()) {
       continue;
     }
     const PoolingField* field = find_field(tables, name);
-    if (field == nullptr && std::ranges::find(kRefused, name) != std::end(kRefused)) {
+    if (field == nullptr && std::ranges::find(kChatFieldNames, name) != std::end(kChatFieldNames)) {
       return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported here", name));
     }
     if (field == nullptr) {

@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-Result<GenerationBody> parse(std::string_view text) {
+Result<GenerationBody> parse_responses(std::string_view text) {
   Result<ResponsesBody> read = parse_responses_body(text);
   if (!read) {
     return tl::unexpected(read.error());
@@ -24,7 +24,7 @@ Result<GenerationBody> parse(std::string_view text) {
   return body;
 }
 
-std::unique_ptr<AnswerWriter> make_writer(
+std::unique_ptr<AnswerWriter> make_responses_writer(
     const Served& served,
     GenerationBody& body,
     AnswerInfo info,
@@ -38,7 +38,7 @@ std::unique_ptr<AnswerWriter> make_writer(
 
 ApiAnswer answer_responses(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr GeneratingEndpoint kResponses{
-      "responses", "resp", &parse, &prepare_chat, &chat_echo, &make_writer};
+      "responses", "resp", &parse_responses, &prepare_chat, &chat_echo, &make_responses_writer};
   return generate(served, request, wake, kResponses);
 }
 

@@ -144,7 +144,7 @@ Result<Json> read_messages_of(const Json& root) {
 }
 
 // A tool is flat in /v1/responses and has a member `function` in a chat.
-Result<Json> chat_tools(const Json& value) {
+Result<Json> tools_of_responses(const Json& value) {
   if (!value.is_array()) {
     return wrong_value("tools", "a list of functions", value);
   }
@@ -221,7 +221,7 @@ Result<void> read_stream_options(const Json& value, Json& chat) {
 }
 
 // Fields of chats that /v1/responses does not have, or writes in another way.
-constexpr ForeignField kRefused[] = {
+constexpr ForeignField kForeignToResponses[] = {
     {"echo", "false"},
     {"logprob_token_ids", "null"},
     {"logprobs", "false"},
@@ -239,7 +239,7 @@ constexpr ForeignField kRefused[] = {
     {"truncation", R"("disabled")"},
 };
 
-Result<void> read_field(const std::string& name, const Json& value, Json& chat) {
+Result<void> read_responses_field(const std::string& name, const Json& value, Json& chat) {
   const auto put = [&](const char* as) {
     return [&chat, as](Json json) { chat[as] = std::move(json); };
   };
@@ -249,7 +249,7 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
   if (name == "max_output_tokens") {
     chat["max_completion_tokens"] = value;
   } else if (name == "tools") {
-    return chat_tools(value).map(put("tools"));
+    return tools_of_responses(value).map(put("tools"));
   } else if (name == "tool_choice") {
     chat["tool_choice"] = chat_tool_choice(value);
   } else if (name == "text") {
@@ -262,7 +262,7 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
     return read_include(value, chat);
   } else if (name == "stream_options") {
     return read_stream_options(value, chat);
-  } else if (const ForeignField* foreign = find_foreign(kRefused, name)) {
+  } else if (const ForeignField* foreign = find_foreign(kForeignToResponses, name)) {
     return check_harmless(*foreign, "responses", value);
   } else if (name == "previous_response_id" || name == "conversation") {
     return fail(ErrorCode::kUnsupported, name + ": not supported, responses are not stored");
@@ -315,7 +315,7 @@ Result<ResponsesBody> parse_responses_body(std::string_view body) {
     if (value.is_null()) {
       continue;
     }
-    if (Result<void> read = read_field(name, value, chat); !read) {
+    if (Result<void> read = read_responses_field(name, value, chat); !read) {
       return tl::unexpected(read.error());
     }
   }

@@ -41,7 +41,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using std::chrono::seconds;
 
-constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
+constexpr auto kAcceptNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr seconds kLookAtFiles{1};  // interval of checks for changed certificate and key files
 constexpr seconds kIdleBeforeTrim{2};
 constexpr std::chrono::milliseconds kLookAtEngine{500};
@@ -443,7 +443,7 @@ void BeastServer::count_connections() {
 
 asio::awaitable<void> BeastServer::accept_connections() {
   while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(kNoThrow);
+    auto [error, socket] = co_await acceptor_.async_accept(kAcceptNoThrow);
     if (!error) {
       error_code ignored;
       if (options_.uds.empty()) {
@@ -463,7 +463,7 @@ asio::awaitable<void> BeastServer::accept_connections() {
     } else if (acceptor_.is_open()) {  // probably out of file descriptors
       WR_LOG_WARN("cannot accept a connection: {}", error.message());
       asio::steady_timer pause(io_, std::chrono::milliseconds(100));
-      co_await pause.async_wait(kNoThrow);
+      co_await pause.async_wait(kAcceptNoThrow);
     }
   }
 }

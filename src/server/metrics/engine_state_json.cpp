@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/request_timeline.h"
 #include "server/metrics/server_watch.h"
 
 #include <algorithm>
@@ -18,10 +19,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr std::chrono::seconds kRecent{10};
 constexpr size_t kMostEnded = 200;
-
-double ms_between(EngineClock::time_point from, EngineClock::time_point to) {
-  return std::chrono::duration<double, std::milli>(to - from).count();
-}
 
 double percentile(std::vector<double>& sorted, double share) {
   return sorted.empty()

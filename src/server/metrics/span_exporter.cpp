@@ -32,7 +32,9 @@ Json attribute(const char* key, double number) {
   return {{"key", key}, {"value", {{"doubleValue", number}}}};
 }
 
-double seconds(EngineClock::duration time) { return std::chrono::duration<double>(time).count(); }
+double in_seconds(EngineClock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 // The system's time, in nanoseconds since 1970, at a time of the engine's clock.
 std::string unix_nanos(EngineClock::time_point time) {
@@ -53,11 +55,11 @@ Json attributes_of(const ChoiceRecord& record, const std::string& model) {
       attribute("gen_ai.usage.prompt_tokens", int64_t{record.num_prompt_toks}),
       attribute("gen_ai.usage.completion_tokens", int64_t{record.num_output_toks}),
       attribute("gen_ai.latency.time_in_queue", record.queue_ms / 1e3),
-      attribute("gen_ai.latency.e2e", seconds(record.ended - record.arrived)),
+      attribute("gen_ai.latency.e2e", in_seconds(record.ended - record.arrived)),
   });
   if (has_token) {
     out.push_back(attribute("gen_ai.latency.time_to_first_token",
-                            seconds(record.first_token - record.arrived)));
+                            in_seconds(record.first_token - record.arrived)));
     out.push_back(attribute("gen_ai.latency.time_in_model_prefill", record.prompt_ms / 1e3));
     out.push_back(attribute("gen_ai.latency.time_in_model_decode", record.predicted_ms / 1e3));
     out.push_back(attribute("gen_ai.latency.time_in_model_inference",
