@@ -28,7 +28,7 @@ struct ModelFacts {
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
   TokenPages token_pages;
-  int32_t prefill_toks_per_decode = 0;       // as in SchedulerConfig; chosen for the device
+  int32_t target_itl_ms = 0;                 // as in ResolvedConfig
   int32_t long_prefill_token_threshold = 0;  // as in SchedulerConfig
   int32_t long_prompt_len = 0;               // as in SchedulerConfig
   int64_t max_prefill_pairs = 0;             // as in SchedulerConfig

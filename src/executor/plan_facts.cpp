@@ -16,7 +16,7 @@ ModelFacts plan_facts(const ModelPlan& plan) {
           plan.config.max_num_batched_tokens,
           plan.kv_cache,
           plan.runner.token_pages,
-          plan.config.prefill_toks_per_decode,
+          plan.config.target_itl_ms,
           plan.config.long_prefill_token_threshold,
           plan.config.long_prompt_len,
           deep.max_pairs,

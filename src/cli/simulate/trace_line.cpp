@@ -43,7 +43,7 @@ int take_digits(std::string_view& text, size_t width, std::string_view mark) {
   if (text.size() < width + mark.size() || text.substr(width, mark.size()) != mark) {
     return -1;
   }
-  const std::string_view digits = text.substr(0, width);
+  const std::string digits(text.substr(0, width));
   const char* const behind = digits.data() + digits.size();
   const auto [end, error] = std::from_chars(digits.data(), behind, value);
   if (error != std::errc() || end != behind) {

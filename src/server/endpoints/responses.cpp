@@ -28,7 +28,7 @@ std::unique_ptr<AnswerWriter> make_writer(
     const Served& served,
     GenerationBody& body,
     AnswerInfo info,
-    // NOLINTNEXTLINE(performance-unnecessary-value-param): an endpoint's type
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): as GeneratingEndpoint::make_writer
     AnswerShape /*shape*/) {
   const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kResponses, info.id);
   return make_responses_writer(std::move(info), std::move(body.echoed), parser);

@@ -176,7 +176,7 @@ class TimelineMaker {
       more["rows"] = most_rows;
       out_.most_chunk_rows = std::max(out_.most_chunk_rows, most_rows);
     }
-    add("chunk", event.at, std::move(more));
+    add("chunk", event.at, more);
   }
 
   // The steps behind a first token, until the request was preempted or ended.
