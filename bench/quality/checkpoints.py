@@ -10,10 +10,12 @@ from functools import partial
 import formats
 import gguf
 import numpy as np
+from llama64 import Fitting
 
 LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
          "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+K_QUANTS = ("Q4_K", "Q6_K")
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 
 
@@ -128,8 +130,12 @@ def write_plain(weights, folder, dtype):
     return write_safetensors(folder, weights, weights.config, tensors), twin
 
 
-def write_quantised(weights, folder, quantise, quantization_config):
-    """Linear layers quantised, the rest as it is in float32; and the values of all."""
+def write_quantised(weights, folder, quantise, quantization_config, calibration=None):
+    """Linear layers quantised, the rest as it is in float32; and the values of all. With `calibration`, ids of a text,
+    they are fitted to the inputs that they have there."""
+    fitting = Fitting(weights.config, weights.tensors, quantise)
+    if calibration:
+        fitting.hidden(calibration)
     config = weights.config | {"quantization_config": quantization_config}
     tensors, twin = {}, Weights(weights.config)
     for name, values in weights.tensors.items():
@@ -137,7 +143,7 @@ def write_quantised(weights, folder, quantise, quantization_config):
             tensors[name] = ("F32", values)
             twin.tensors[name] = values
             continue
-        stored = quantise(values.astype(np.float64))
+        stored = fitting.stored[name] if calibration else quantise(values.astype(np.float64))
         tensors |= {name.removesuffix("weight") + suffix: tensor for suffix, tensor in stored.tensors.items()}
         twin.tensors[name] = stored.values
     return write_safetensors(folder, weights, config, tensors), twin
@@ -158,7 +164,8 @@ def int_config(bits, group, has_zeros):
 
 def write_gguf(weights, path, quantise, kind, source):
     """Linear layers in one type, embeddings in Q8_0 as in the source, whose metadata it takes; and the values of all."""
-    weights = padded(weights)
+    if kind in K_QUANTS:
+        weights = padded(weights)
     config, twin = weights.config, Weights(weights.config)
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, "llama")
@@ -192,15 +199,15 @@ def write_gguf(weights, path, quantise, kind, source):
     return path, twin
 
 
-def writers(source):
+def writers(source, calibration):
     """Name: a function of the weights and a new folder that writes a checkpoint and returns its path and its values."""
     f8_blocks = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
     f8_rows = compressed("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
                          input_activations=TOKEN_F8)
     i8_rows = compressed("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True})
 
-    def integers(bits, group, has_zeros):
-        return partial(write_quantised, quantise=partial(formats.int_groups, bits=bits, group=group, has_zeros=has_zeros),
+    def integers(bits, group, has_zeros, **more):
+        return partial(write_quantised, **more, quantise=partial(formats.int_groups, bits=bits, group=group, has_zeros=has_zeros),
                        quantization_config=int_config(bits, group, has_zeros))
 
     def in_gguf(quantise, kind):
@@ -215,7 +222,10 @@ def writers(source):
         "int8_g32": integers(8, 32, False),
         "int4_g32": integers(4, 32, False),
         "int4_g32_zeros": integers(4, 32, True),
+        "int4_fitted": integers(4, 32, False, calibration=calibration),
+        "int4_zeros_fitted": integers(4, 32, True, calibration=calibration),
         "q8_0": in_gguf(formats.q8_0, "Q8_0"),
+        "q4_0": in_gguf(formats.q4_0, "Q4_0"),
         "q6_k": in_gguf(formats.q6_k, "Q6_K"),
         "q4_k": in_gguf(formats.q4_k, "Q4_K"),
     }

@@ -57,10 +57,9 @@ class Llama64:
         out = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), -1)
         return self.linear(out, f"{layer}self_attn.o_proj.weight")
 
-    def logprobs(self, ids):
-        """[tokens, vocabulary]: row i is of what follows ids[i]."""
-        table = self.weight("model.embed_tokens.weight")
-        x = table[ids]
+    def hidden(self, ids):
+        """[tokens, hidden size], before the last norm."""
+        x = self.weight("model.embed_tokens.weight")[ids]
         for i in range(self.config["num_hidden_layers"]):
             layer = f"model.layers.{i}."
             x = x + self.attend(self.norm(x, layer + "input_layernorm.weight"), layer)
@@ -68,6 +67,22 @@ class Llama64:
             gate = self.linear(h, layer + "mlp.gate_proj.weight")
             up = self.linear(h, layer + "mlp.up_proj.weight")
             x = x + self.linear(gate / (1 + np.exp(-gate)) * up, layer + "mlp.down_proj.weight")
-        logits = self.norm(x, "model.norm.weight") @ table.T
+        return x
+
+    def logprobs(self, ids):
+        """[tokens, vocabulary]: row i is of what follows ids[i]."""
+        logits = self.norm(self.hidden(ids), "model.norm.weight") @ self.weight("model.embed_tokens.weight").T
         logits -= logits.max(-1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+class Fitting(Llama64):
+    """Quantises each matrix when its inputs are known, and goes on with what it became."""
+
+    def __init__(self, config, weights, quantise):
+        super().__init__(config, weights)
+        self.quantise, self.stored = quantise, {}
+
+    def linear(self, x, name):
+        self.stored[name] = self.quantise(self.weight(name), products=x.T @ x)
+        return x @ self.stored[name].values.T.astype(np.float64)

@@ -11,15 +11,16 @@ values (a Q4_1 file is all that is at hand) in float32 are the reference. Every 
 (tests/golden/smollm2_hf_fp32.json: prompts and the 48 tokens after them) and the first tokens of LICENSE as prompts, in
 float32 and as it runs by default.
 
-Columns: |d| is the mean difference of logprobs, of the golden top five of transformers (as the test SmolLm2.FastPathStaysClose
-takes it) and of LICENSE's tokens against the reference; engine is the largest difference, of the goldens' tokens, between
-warprow in float32 and a double-precision Llama with the values that the checkpoint stands for, rounding inputs and cache
-as the condition does: what is not the format's but ours.
+Columns, in float32: engine is the largest difference, of the goldens' tokens, between warprow and a double-precision Llama with
+the values that the checkpoint stands for, rounding inputs and cache as the condition does (the mean where they are rounded).
+|d| is the mean difference of logprobs from the unquantised weights: of transformers' top five of the goldens' 144 steps, and of
+the text's tokens, with the largest. Perplexity is the text's. What the default dtype adds: |d| of the same top fives from the
+same checkpoint in float32 (at most 0.15), the steps whose likeliest token is another with the largest float32 margin there
+(under 0.2), and the text's perplexity. A bound that is missed says "over".
 """
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,11 +36,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import fetch  # noqa: E402
 
-BOUND = 0.15  # of |d| on the goldens
-EXACT = 1e-3  # of the engine and of the reference
+BOUND = 0.15  # of the fast path's |d|
+EXACT = 1e-3  # of the engine
 ROUNDED = 5e-2  # of the engine's mean where inputs or the cache are rounded: an element between two e4m3 numbers may go either way
-MARGIN = 0.2  # of the golden's two likeliest tokens, below which the fast path may take the other
+MARGIN = 0.2  # of the two likeliest tokens in float32, below which the fast path may take the other
 TEXT_TOKENS = 1024
+CALIBRATION_TOKENS = 2048  # of README.md, for formats that are fitted to inputs
 TOP = 20  # the most that prompt_logprobs gives
 
 
@@ -67,7 +69,10 @@ CONDITIONS = [
     Condition("int8_g32", "INT8, groups of 32", "int8_g32"),
     Condition("int4_g32", "INT4, groups of 32, symmetric", "int4_g32"),
     Condition("int4_g32_zeros", "INT4, groups of 32, zero points", "int4_g32_zeros"),
+    Condition("int4_fitted", "INT4, groups of 32, symmetric, fitted to inputs", "int4_fitted"),
+    Condition("int4_zeros_fitted", "INT4, groups of 32, zero points, fitted to inputs", "int4_zeros_fitted"),
     Condition("q8_0", "Q8_0", "q8_0"),
+    Condition("q4_0", "Q4_0", "q4_0"),
     Condition("q6_k", "Q6_K", "q6_k"),
     Condition("q4_k", "Q4_K", "q4_k"),
     Condition("kv_e4m3", f"float32, `{KV} fp8`", "f32", (KV, "fp8"), same, formats.f8_round),
@@ -89,6 +94,11 @@ def run(binary, model, flags, texts):
     return [[None, *result["prompt_logprobs"][1:]] for result in results]
 
 
+def token_ids(binary, model, file):
+    command = [binary, "tokenize", "-m", str(model), "--prompt-file", str(ROOT / file), "--output", "json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["token_ids"]
+
+
 def own(answer):
     return np.array([entry["logprob"] for entry in answer[1:]])
 
@@ -101,20 +111,30 @@ class Goldens:
     def texts(self):
         return [prompt["hf_ids"] + prompt["hf_greedy"] for prompt in self.prompts]
 
-    def difference(self, answers):
-        """Mean |difference| of the golden top five. One that is not among the twenty likeliest counts as the last of them."""
-        differences = []
+    def steps(self, answers):
+        """What stood at each place of a golden token, and the golden top five there."""
         for prompt, answer in zip(self.prompts, answers):
             for step, golden in enumerate(prompt["hf_top5"]):
-                top = {entry["token_id"]: entry["logprob"] for entry in answer[len(prompt["hf_ids"]) + step]["top"]}
-                differences += [abs(top.get(token, min(top.values())) - logprob) for token, logprob in golden]
-        return float(np.mean(differences))
+                yield answer[len(prompt["hf_ids"]) + step]["top"], golden
 
-    def other_tokens(self, answers):
-        """The golden's margins where another token than the golden's is the likeliest."""
-        return [prompt["hf_margin_top1_top2"][step] for prompt, answer in zip(self.prompts, answers)
-                for step, token in enumerate(prompt["hf_greedy"])
-                if answer[len(prompt["hf_ids"]) + step]["top"][0]["token_id"] != token]
+    def golden_logprobs(self):
+        return np.array([logprob for prompt in self.prompts for golden in prompt["hf_top5"] for _, logprob in golden])
+
+    def logprobs(self, answers):
+        """Of the golden top five. One that is not among the twenty likeliest counts as the last of them."""
+        out = []
+        for top, golden in self.steps(answers):
+            known = {entry["token_id"]: entry["logprob"] for entry in top}
+            out += [known.get(token, min(known.values())) for token, _ in golden]
+        return np.array(out)
+
+
+def likeliest(goldens, answers):
+    return np.array([top[0]["token_id"] for top, _ in goldens.steps(answers)])
+
+
+def margins(goldens, answers):
+    return np.array([top[0]["logprob"] - top[1]["logprob"] for top, _ in goldens.steps(answers)])
 
 
 def exact_differences(condition, twin, goldens, answers):
@@ -128,45 +148,53 @@ def exact_differences(condition, twin, goldens, answers):
 
 
 def measure(condition, model, twin, binary, goldens, text):
-    row = {"label": condition.label}
-    for dtype in ("float32", "auto"):
-        *answers, long = run(binary, model, ["--dtype", dtype, *condition.flags], [*goldens.texts, text])
-        others = goldens.other_tokens(answers)
-        row[dtype] = {"golden": goldens.difference(answers), "others": len(others), "margin": max(others, default=0.0),
-                      "golden_ppl": float(np.exp(-np.mean(np.concatenate([own(answer) for answer in answers])))),
-                      "text": own(long).tolist()}
-        if dtype == "float32" and condition.round_cache:
-            differences = exact_differences(condition, twin, goldens, answers)
-            row["engine_max"], row["engine_mean"] = float(differences.max()), float(differences.mean())
-            row["rounds"] = condition.round_inputs is not same or condition.round_cache is not same
+    """The format's part is measured in float32; the fast path's as the difference that the default dtype makes."""
+    *exact, exact_text = run(binary, model, ["--dtype", "float32", *condition.flags], [*goldens.texts, text])
+    *fast, fast_text = run(binary, model, condition.flags, [*goldens.texts, text])
+    others = margins(goldens, exact)[likeliest(goldens, exact) != likeliest(goldens, fast)]
+    row = {"label": condition.label, "golden": mean_abs(goldens.logprobs(exact) - goldens.golden_logprobs()),
+           "fast": mean_abs(goldens.logprobs(fast) - goldens.logprobs(exact)),
+           "others": len(others), "margin": float(others.max(initial=0)),
+           "text": own(exact_text).tolist(), "fast_text": own(fast_text).tolist()}
+    if condition.round_cache:
+        differences = exact_differences(condition, twin, goldens, exact)
+        row["engine_max"], row["engine_mean"] = float(differences.max()), float(differences.mean())
+        row["rounds"] = condition.round_inputs is not same or condition.round_cache is not same
     return row
+
+
+def mean_abs(values):
+    return float(np.abs(values).mean())
 
 
 def engine_cell(row):
     if "engine_max" not in row:
         return "-"
     if row["rounds"]:
-        verdict = "" if row["engine_mean"] <= ROUNDED else " over"
-        return f"mean {row['engine_mean']:.1e}{verdict}"
+        return f"mean {row['engine_mean']:.1e}{'' if row['engine_mean'] <= ROUNDED else ' over'}"
     return f"{row['engine_max']:.0e}{'' if row['engine_max'] <= EXACT else ' over'}"
 
 
+def perplexity(logprobs):
+    return float(np.exp(-np.mean(logprobs)))
+
+
+def cells(row, reference):
+    """As in HEADER."""
+    away = np.abs(np.array(row["text"]) - reference["text"])
+    over = " over" if row["fast"] > BOUND or row["margin"] >= MARGIN else ""
+    return [row["label"], engine_cell(row), f"{row['golden']:.4f}", f"{away.mean():.4f}", f"{away.max():.2f}",
+            f"{perplexity(row['text']):.2f}", f"{row['fast']:.4f}", f"{row['others']} ({row['margin']:.2f}){over}",
+            f"{perplexity(row['fast_text']):.2f}"]
+
+
+HEADER = ["weights", "engine", "\\|d\\| goldens", "\\|d\\| text", "largest", "perplexity", "fast path: \\|d\\| goldens",
+          "other tokens (margin)", "perplexity"]
+
+
 def table(rows):
-    reference = np.array(rows[0]["float32"]["text"])
-
-    def cells(cell, bound):
-        text = np.array(cell["text"])
-        golden = f"{cell['golden']:.4f}{'' if cell['golden'] <= bound else ' over'}"
-        return [golden, f"{cell['others']} ({cell['margin']:.2f})", f"{np.abs(text - reference).mean():.4f}",
-                f"{cell['golden_ppl']:.3f}", f"{np.exp(-text.mean()):.3f}"]
-
-    lines = ["| | engine | float32: \\|d\\| golden | other tokens of 144 (largest margin) | \\|d\\| text | perplexity golden | "
-             "text | default: \\|d\\| golden | other tokens | \\|d\\| text | perplexity golden | text |", "|---" * 12 + "|"]
-    for row in rows:
-        bound = EXACT if row is rows[0] else BOUND
-        lines.append("| " + " | ".join([row["label"], engine_cell(row), *cells(row["float32"], bound),
-                                        *cells(row["auto"], BOUND)]) + " |")
-    return "\n".join(lines)
+    lines = [HEADER, ["---"] * len(HEADER), *(cells(row, rows[0]) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def write_section(path, text):
@@ -181,7 +209,7 @@ def main(argv):
     parser.add_argument("--binary", default="build/cpu-release/warprow")
     parser.add_argument("--only", default=",".join(condition.name for condition in CONDITIONS),
                         help="conditions: " + ", ".join(condition.name for condition in CONDITIONS))
-    parser.add_argument("--output-json", type=Path)
+    parser.add_argument("--output-json", type=Path, help="keep the results there; what it has is not measured again")
     parser.add_argument("--write", action="store_true", help="put the table into docs/quantization.md")
     args = parser.parse_args(argv)
     only = args.only.split(",")
@@ -190,28 +218,24 @@ def main(argv):
     chosen = [condition for condition in CONDITIONS if condition.name in {"f32", *only}]
     goldens = Goldens(json.loads((ROOT / "tests/golden/smollm2_hf_fp32.json").read_text())["prompts"])
     source = fetch.fetch(fetch.ITEMS["smollm2"], fetch.cache_dir())
-    tokens = subprocess.run([args.binary, "tokenize", "-m", str(source), "--prompt-file", str(ROOT / "LICENSE"), "--output",
-                             "json"], check=True, stdout=subprocess.PIPE).stdout
-    text = json.loads(tokens)["token_ids"][:TEXT_TOKENS]
+    text = token_ids(args.binary, source, "LICENSE")[:TEXT_TOKENS]
+    calibration = token_ids(args.binary, source, "README.md")[:CALIBRATION_TOKENS]
     weights = checkpoints.read_gguf(source)
-    writers = checkpoints.writers(source)
-    rows = {}
-    for checkpoint in dict.fromkeys(condition.checkpoint for condition in chosen):
-        folder = Path(tempfile.mkdtemp())
-        try:
-            model, twin = writers[checkpoint](weights, folder / "model")
-            for condition in (condition for condition in chosen if condition.checkpoint == checkpoint):
-                rows[condition.name] = row = measure(condition, model, twin, args.binary, goldens, text)
-                print(f"{condition.name}: float32 {row['float32']['golden']:.4f}, default {row['auto']['golden']:.4f}, "
-                      f"engine {engine_cell(row)}", file=sys.stderr, flush=True)
-        finally:
-            shutil.rmtree(folder)
-    in_order = [rows[condition.name] for condition in chosen]
-    if args.output_json:
-        args.output_json.write_text(json.dumps(in_order, indent=1))
-    print(table(in_order))
+    writers = checkpoints.writers(source, calibration)
+    rows = json.loads(args.output_json.read_text()) if args.output_json and args.output_json.exists() else {}
+    missing = [condition for condition in chosen if condition.name not in rows]
+    for checkpoint in dict.fromkeys(condition.checkpoint for condition in missing):
+        with tempfile.TemporaryDirectory() as folder:
+            model, twin = writers[checkpoint](weights, Path(folder) / "model")
+            for condition in (condition for condition in missing if condition.checkpoint == checkpoint):
+                rows[condition.name] = measure(condition, model, twin, args.binary, goldens, text)
+                print("  ".join(cells(rows[condition.name], rows["f32"])), file=sys.stderr, flush=True)
+                if args.output_json:
+                    args.output_json.write_text(json.dumps(rows, indent=1))
+    lines = table([rows[condition.name] for condition in chosen])
+    print(lines)
     if args.write:
-        write_section(ROOT / "docs" / "quantization.md", table(in_order))
+        write_section(ROOT / "docs" / "quantization.md", lines)
 
 
 if __name__ == "__main__":
