@@ -76,6 +76,19 @@ class Llama64:
         return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+class Llama32(Llama64):
+    """The same in single precision: how far from each other two right answers are."""
+
+    def weight(self, name):
+        return self.weights[name].astype(np.float32)
+
+    def norm(self, x, name):
+        return super().norm(x, name).astype(np.float32)
+
+    def rope(self, x):
+        return super().rope(x).astype(np.float32)
+
+
 class Fitting(Llama64):
     """Quantises each matrix when its inputs are known, and goes on with what it became."""
 

@@ -12,7 +12,8 @@ values (a Q4_1 file is all that is at hand) in float32 are the reference. Every 
 float32 and as it runs by default.
 
 Columns, in float32: engine is the largest difference, of the goldens' tokens, between warprow and a double-precision Llama with
-the values that the checkpoint stands for, rounding inputs and cache as the condition does (the mean where they are rounded).
+the values that the checkpoint stands for. Where inputs or the cache are rounded, as the double does too, it is the mean, and
+noise is that between the double and the same in single precision: an element between two e4m3 numbers may go either way.
 |d| is the mean difference of logprobs from the unquantised weights: of transformers' top five of the goldens' 144 steps, and of
 the text's tokens, with the largest. Perplexity is the text's. What the default dtype adds: |d| of the same top fives from the
 same checkpoint in float32 (at most 0.15), the steps whose likeliest token is another with the largest float32 margin there
@@ -30,7 +31,7 @@ from pathlib import Path
 import checkpoints
 import formats
 import numpy as np
-from llama64 import Llama64, same, token_rounded
+from llama64 import Llama32, Llama64, same, token_rounded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -38,7 +39,6 @@ import fetch  # noqa: E402
 
 BOUND = 0.15  # of the fast path's |d|
 EXACT = 1e-3  # of the engine
-ROUNDED = 5e-2  # of the engine's mean where inputs or the cache are rounded: an element between two e4m3 numbers may go either way
 MARGIN = 0.2  # of the two likeliest tokens in float32, below which the fast path may take the other
 TEXT_TOKENS = 1024
 CALIBRATION_TOKENS = 2048  # of README.md, for formats that are fitted to inputs
@@ -54,6 +54,10 @@ class Condition:
     round_inputs: object = same
     round_cache: object = same
     quantises: bool = False  # --quantization fp8
+
+    @property
+    def rounds(self):
+        return self.round_inputs is not same or self.round_cache is not same
 
 
 F8_TOKENS = token_rounded(formats.f8_round)
@@ -142,24 +146,35 @@ def exact_differences(condition, twin, goldens, answers):
         tensors = {name: formats.f8_channel(values.astype(np.float64)).values if checkpoints.is_linear(name) else values
                    for name, values in twin.tensors.items()}
         twin = checkpoints.Weights(twin.config, tensors)
-    model = Llama64(twin.config, twin.tensors, condition.round_inputs, condition.round_cache)
-    return np.concatenate([np.abs(model.logprobs(ids)[np.arange(len(ids) - 1), ids[1:]] - own(answer))
-                           for ids, answer in zip(goldens.texts, answers)])
+    def all_logprobs(kind):
+        model = kind(twin.config, twin.tensors, condition.round_inputs, condition.round_cache)
+        return np.concatenate([model.logprobs(ids)[np.arange(len(ids) - 1), ids[1:]] for ids in goldens.texts])
+
+    exact = all_logprobs(Llama64)
+    differences = {"engine": np.abs(exact - np.concatenate([own(answer) for answer in answers]))}
+    if condition.rounds:
+        differences["noise"] = np.abs(exact - all_logprobs(Llama32))
+    return differences
 
 
 def measure(condition, model, twin, binary, goldens, text):
-    """The format's part is measured in float32; the fast path's as the difference that the default dtype makes."""
+    """The format's part is measured in float32; the fast path's as the difference that the default dtype makes. That rounds no
+    inputs to FP8 on a CPU, so it is compared with float32 that rounds none."""
     *exact, exact_text = run(binary, model, ["--dtype", "float32", *condition.flags], [*goldens.texts, text])
     *fast, fast_text = run(binary, model, condition.flags, [*goldens.texts, text])
-    others = margins(goldens, exact)[likeliest(goldens, exact) != likeliest(goldens, fast)]
+    slow = exact
+    if condition.round_inputs is not same:
+        slow = run(binary, model, ["--dtype", "float32", *condition.flags, "--fp8-activations", "off"], goldens.texts)
+    others = margins(goldens, slow)[likeliest(goldens, slow) != likeliest(goldens, fast)]
     row = {"label": condition.label, "golden": mean_abs(goldens.logprobs(exact) - goldens.golden_logprobs()),
-           "fast": mean_abs(goldens.logprobs(fast) - goldens.logprobs(exact)),
+           "fast": mean_abs(goldens.logprobs(fast) - goldens.logprobs(slow)),
            "others": len(others), "margin": float(others.max(initial=0)),
            "text": own(exact_text).tolist(), "fast_text": own(fast_text).tolist()}
     if condition.round_cache:
         differences = exact_differences(condition, twin, goldens, exact)
-        row["engine_max"], row["engine_mean"] = float(differences.max()), float(differences.mean())
-        row["rounds"] = condition.round_inputs is not same or condition.round_cache is not same
+        row["engine"] = float(differences["engine"].max())
+        if condition.rounds:
+            row["engine"], row["noise"] = (float(differences[key].mean()) for key in ("engine", "noise"))
     return row
 
 
@@ -168,11 +183,11 @@ def mean_abs(values):
 
 
 def engine_cell(row):
-    if "engine_max" not in row:
+    if "engine" not in row:
         return "-"
-    if row["rounds"]:
-        return f"mean {row['engine_mean']:.1e}{'' if row['engine_mean'] <= ROUNDED else ' over'}"
-    return f"{row['engine_max']:.0e}{'' if row['engine_max'] <= EXACT else ' over'}"
+    if "noise" in row:
+        return f"{row['engine']:.3f} (noise {row['noise']:.3f}){'' if row['engine'] <= 2 * row['noise'] else ' over'}"
+    return f"{row['engine']:.0e}{'' if row['engine'] <= EXACT else ' over'}"
 
 
 def perplexity(logprobs):
