@@ -18,6 +18,7 @@ import random
 import re
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,7 @@ def main():
             server.ask(tokens(choose, 512), 20)
             rounds.append(closed_batch(server, choose) | beside_prompts(server, choose, args.long))
             server.stop()
+            print(f"round {number + 1}, {target} ms: {rounds[-1]}", file=sys.stderr, flush=True)
     print("| | " + " | ".join(f"`--target-itl-ms {target}`" for target in results) + " |")
     print("|---" * (1 + len(results)) + "|")
     for name in next(iter(results.values()))[0]:
