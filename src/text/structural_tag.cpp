@@ -35,7 +35,7 @@ const Json* find_key(const Json& object, const char* key) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
-std::string json_text(const Json& value) {
+std::string compact_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -247,7 +247,7 @@ Literal Translator::literal(std::string_view text) const {
   std::string plain;
   const auto add_plain = [&] {
     if (!plain.empty()) {
-      out.push_back({json_text(plain), plain.size(), false});
+      out.push_back({compact_json(plain), plain.size(), false});
       plain.clear();
     }
   };
@@ -357,7 +357,7 @@ Expression Translator::write_schema(const std::string& field, const Json& value,
   if (!schema.contains("x-guidance")) {  // a weak model might write nothing but white space
     schema["x-guidance"] = {{"whitespace_pattern", R"([\x20\x0A\x0D\x09]{1,32})"}};
   }
-  return rule("%json " + json_text(schema)) + (ends.empty() ? "" : " " + either_end(ends));
+  return rule("%json " + compact_json(schema)) + (ends.empty() ? "" : " " + either_end(ends));
 }
 
 Expression Translator::write_regex(const std::string& field, const Json& value, const Ends& ends) {

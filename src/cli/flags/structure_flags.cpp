@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-constexpr const char* kGroup = "Structured output";
+constexpr const char* kStructureGroup = "Structured output";
 
 Result<StructuredOutput> read_file(GrammarKind kind, const char* flag, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -29,30 +29,30 @@ Result<StructuredOutput> read_file(GrammarKind kind, const char* flag, const std
 StructureFlags::StructureFlags(FlagSet& flags) {
   flags.add_text({.name = "json-schema",
                   .value = "FILE",
-                  .group = kGroup,
+                  .group = kStructureGroup,
                   .help = "the answer is JSON that this schema allows"},
                  schema_file_);
   flags.add_switch({.name = "json-object",
                     .value = "",
-                    .group = kGroup,
+                    .group = kStructureGroup,
                     .help = "the answer is a JSON object",
                     .common = false},
                    [this](bool on) { json_object_ = on; });
   flags.add_text({.name = "regex",
                   .value = "REGEX",
-                  .group = kGroup,
+                  .group = kStructureGroup,
                   .help = "the answer matches this as a whole",
                   .common = false},
                  regex_);
   flags.add_text({.name = "grammar",
                   .value = "FILE",
-                  .group = kGroup,
+                  .group = kStructureGroup,
                   .help = "the answer is in the language of this grammar: Lark, or EBNF with ::=",
                   .common = false},
                  grammar_file_);
   flags.add_value({.name = "choice",
                    .value = "A,B",
-                   .group = kGroup,
+                   .group = kStructureGroup,
                    .help = "the answer is one of these texts; may be given several times",
                    .common = false},
                   [this](std::string_view text) -> Result<void> {
