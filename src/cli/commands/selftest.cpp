@@ -28,9 +28,9 @@ constexpr double kMinFreed = 0.95;
 using Tokens = std::vector<std::vector<TokenId>>;
 
 // The greedy answer to one prompt.
-Result<std::vector<TokenId>> answer(Engine& engine,
-                                    UpdateQueue& updates,
-                                    std::vector<TokenId> prompt) {
+Result<std::vector<TokenId>> selftest_answer(Engine& engine,
+                                             UpdateQueue& updates,
+                                             std::vector<TokenId> prompt) {
   GenerationRequest request;
   request.prompt = std::move(prompt);
   request.sampling.temperature = 0.0;
@@ -64,7 +64,7 @@ Result<Tokens> answers(Engine& engine, UpdateQueue& updates, uint32_t seed) {
     for (TokenId& token : prompt) {
       token = static_cast<TokenId>(random() % vocab_size);
     }
-    Result<std::vector<TokenId>> got = answer(engine, updates, std::move(prompt));
+    Result<std::vector<TokenId>> got = selftest_answer(engine, updates, std::move(prompt));
     if (!got) {
       return tl::unexpected(got.error());
     }

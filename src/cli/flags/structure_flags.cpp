@@ -13,7 +13,9 @@ namespace {
 
 constexpr const char* kStructureGroup = "Structured output";
 
-Result<StructuredOutput> read_file(GrammarKind kind, const char* flag, const std::string& path) {
+Result<StructuredOutput> read_grammar_file(GrammarKind kind,
+                                           const char* flag,
+                                           const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   file.peek();  // opening a directory works, reading it does not
   if (!file.is_open() || file.bad()) {
@@ -78,10 +80,10 @@ Result<std::optional<StructuredOutput>> StructureFlags::read() const {
                 "--json-schema, --json-object, --regex, --grammar and --choice exclude each other");
   }
   if (schema_file_) {
-    return read_file(GrammarKind::kJsonSchema, "--json-schema", *schema_file_);
+    return read_grammar_file(GrammarKind::kJsonSchema, "--json-schema", *schema_file_);
   }
   if (grammar_file_) {
-    return read_file(GrammarKind::kLark, "--grammar", *grammar_file_);
+    return read_grammar_file(GrammarKind::kLark, "--grammar", *grammar_file_);
   }
   if (regex_) {
     return StructuredOutput{GrammarKind::kRegex, *regex_};

@@ -57,7 +57,7 @@ CaseOutcome compare(const std::vector<VerifyAnswer>& expected,
   return outcome;
 }
 
-std::string text_of(const VerifyCase& the, const CaseOutcome& outcome, size_t num_requests) {
+std::string text_of_case(const VerifyCase& the, const CaseOutcome& outcome, size_t num_requests) {
   std::string text =
       fmt::format("{:<14}{:<34}{}", the.name, the.condition, verdict_name(outcome.verdict));
   if (outcome.verdict == Verdict::kHeld) {
@@ -70,7 +70,7 @@ std::string text_of(const VerifyCase& the, const CaseOutcome& outcome, size_t nu
   return text + '\n';
 }
 
-AnswerJson json_of(const VerifyCase& the, const CaseOutcome& outcome, size_t num_requests) {
+AnswerJson json_of_case(const VerifyCase& the, const CaseOutcome& outcome, size_t num_requests) {
   return {{"case", the.name},
           {"condition", the.condition},
           {"verdict", verdict_name(outcome.verdict)},
@@ -134,8 +134,8 @@ Result<VerifyReport> verify(const EngineConfig& config,
       }
     }
     report.held = report.held && outcome.verdict != Verdict::kDiffers;
-    report.text += text_of(the, outcome, requests.size());
-    report.json.push_back(json_of(the, outcome, requests.size()));
+    report.text += text_of_case(the, outcome, requests.size());
+    report.json.push_back(json_of_case(the, outcome, requests.size()));
   }
   report.text += report.held ? "every promise that was exercised held" : "NOT every promise held";
   report.json = {{"held", report.held}, {"cases", std::move(report.json)}};
