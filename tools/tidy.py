@@ -4,7 +4,8 @@
 
 Fails on:  an include between rooms that tools/deps.toml does not list; a cycle in deps.toml; deps.toml and
            src/CMakeLists.txt disagreeing; an include of ours that is not relative to src/ (or to the checkout); a word
-           that STYLE.md's glossary has retired.
+           that STYLE.md's glossary has retired; a name in the anonymous namespaces of two files that a release preset
+           compiles as one.
 Prints:    large files and functions, kernel launches outside the launcher, stray getenv, new and shared_ptr, backend
            conditionals outside device/, feature nouns in the model runner and the engine loop, headers nobody
            includes, missing tests.
@@ -39,6 +40,8 @@ RETIRED_WORDS = {
     "copy engine": "TMA",
     "matrix unit": "tensor cores or wgmma",
 }
+UNITY_ROOMS = re.compile(r"^set\(unity_rooms ([\w ]+)\)", re.MULTILINE)
+TYPE_HEAD = re.compile(r"(?:class|struct|union|enum(?:\s+class)?)\s+(\w+)")
 MIRRORED_ROOMS = ("base", "kv", "sched", "wire", "runner")
 
 
@@ -207,10 +210,46 @@ def check_words(sources: list[Source]) -> list[str]:
     return problems
 
 
+def blank_directives(code: str) -> str:
+    return re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), code, flags=re.MULTILINE)
+
+
+def local_names(source: Source) -> set[str]:
+    """Functions, variables and types of the anonymous namespaces; not aliases, which may be repeated if they agree."""
+    code, names, scopes, start = blank_directives(source.code), set(), [], 0
+    for match in re.finditer(r"[{};]", code):
+        head = re.sub(r"^template\s*<.*?>\s*(?=\w)", "", code[start : match.start()].strip(), flags=re.DOTALL)
+        start = match.end()
+        is_scope = re.match(r"(?:inline\s+)?namespace\b", head) is not None
+        is_local = "anonymous" in scopes and "other" not in scopes
+        if is_local and head and match.group(0) != "}" and not is_scope and not re.match(r"using\b|static_assert\b", head):
+            declared = head if "operator" in head else head.split("=")[0]
+            if name := TYPE_HEAD.match(head) or re.search(r"(\w+)\s*\(", declared) or re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", declared):
+                names.add(name.group(1))
+        if match.group(0) == "{":
+            scopes.append("other" if not is_scope else "anonymous" if head == "namespace" else "named")
+        elif match.group(0) == "}" and scopes:
+            scopes.pop()
+    return names
+
+
+def check_local_names(sources: list[Source], cmake: str) -> list[str]:
+    # An overload in another file can be the better match of a call, and no compiler says so.
+    rooms = set(match.group(1).split()) if (match := UNITY_ROOMS.search(cmake)) else set()
+    homes: dict[tuple[str, str], str] = {}
+    problems = []
+    for source in sources:
+        if source.room in rooms and source.path.endswith(".cpp") and source.path != "src/cli/main.cpp":
+            for name in sorted(local_names(source)):
+                if (home := homes.setdefault((source.room, name), source.path)) != source.path:
+                    problems.append(f"{source.path}: {home} has a local {name} too, and a unity build compiles them as one")
+    return problems
+
+
 def failures(root: Path, sources: list[Source]) -> list[str]:
     rooms = read_rooms(root)
     cmake = (root / "src/CMakeLists.txt").read_text(encoding="utf-8")
-    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources) + check_words(sources)
+    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources) + check_words(sources) + check_local_names(sources, cmake)
 
 
 # --- Listed for review -----------------------------------------------------------------------------------
@@ -226,7 +265,7 @@ class Function:
 
 def functions_in(source: Source) -> list[Function]:
     """Outermost function bodies by brace matching, which is good enough to find the long ones."""
-    code = re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), source.code, flags=re.MULTILINE)
+    code = blank_directives(source.code)
     found, open_scopes = [], []  # open_scopes: (is a function, its name, the line of its head)
     head_start, head_line, line = 0, 1, 1
     for match in re.finditer(r"[{};\n]", code):

@@ -8,7 +8,7 @@
 namespace warprow {
 namespace {
 
-std::string text_of(const nlohmann::json& object, const char* field) {
+std::string text_of_field(const nlohmann::json& object, const char* field) {
   const auto found = object.find(field);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
@@ -28,16 +28,16 @@ std::optional<int64_t> count_of(const nlohmann::json& object, const char* field)
 
 void read_choice(const nlohmann::json& choice, ApiEvent& out) {
   out.has_choice = true;
-  out.finish_reason = text_of(choice, "finish_reason");
-  out.text = text_of(choice, "text");
+  out.finish_reason = text_of_field(choice, "finish_reason");
+  out.text = text_of_field(choice, "text");
   const auto delta = choice.find("delta");
   if (delta == choice.end() || !delta->is_object()) {
     return;
   }
   out.has_role = is_set(*delta, "role");
   out.has_tool_calls = is_set(*delta, "tool_calls");
-  out.text += text_of(*delta, "content");
-  out.reasoning = text_of(*delta, "reasoning_content");
+  out.text += text_of_field(*delta, "content");
+  out.reasoning = text_of_field(*delta, "reasoning_content");
 }
 
 }  // namespace

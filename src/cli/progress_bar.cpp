@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-constexpr int64_t kBarWidth = 30;
+constexpr int64_t kProgressWidth = 30;
 constexpr std::chrono::milliseconds kRedraw{100};
 
 }  // namespace
@@ -21,10 +21,10 @@ std::string progress_text(int64_t done, int64_t total, double tokens_per_second)
     return fmt::format("{} done, {:.0f} tokens/s", done, tokens_per_second);
   }
   const auto filled =
-      static_cast<size_t>(std::clamp<int64_t>(done * kBarWidth / total, 0, kBarWidth));
+      static_cast<size_t>(std::clamp<int64_t>(done * kProgressWidth / total, 0, kProgressWidth));
   return fmt::format("[{:<{}}] {}/{}, {:.0f} tokens/s",
                      std::string(filled, '#'),
-                     kBarWidth,
+                     kProgressWidth,
                      done,
                      total,
                      tokens_per_second);

@@ -43,14 +43,14 @@ struct Given {
   std::optional<bool> adaptive;
 };
 
-tl::unexpected<Error> refuse(std::string_view what) {
+tl::unexpected<Error> refuse_method(std::string_view what) {
   return fail(ErrorCode::kInvalidArgument, fmt::format("--speculative-config: {}", what));
 }
 
 Result<void> read_count(
     const std::string& key, const Json& value, int32_t least, int32_t most, int32_t& to) {
   if (!value.is_number_integer() || value < least || value > most) {
-    return refuse(
+    return refuse_method(
         fmt::format("{}: {} is not a whole number from {} to {}", key, value.dump(), least, most));
   }
   to = value.get<int32_t>();
@@ -60,7 +60,8 @@ Result<void> read_count(
 Result<void> read_number(const std::string& key, const Json& value, double most, double& to) {
   const double number = value.is_number() ? value.get<double>() : -1;
   if (number < 0 || number > most) {
-    return refuse(fmt::format("{}: {} is not a number from 0 to {}", key, value.dump(), most));
+    return refuse_method(
+        fmt::format("{}: {} is not a number from 0 to {}", key, value.dump(), most));
   }
   to = number;
   return {};
@@ -88,21 +89,22 @@ std::optional<Result<void>> read_suffix_key(const std::string& key,
 Result<void> read_key(const std::string& key, const Json& value, Given& given) {
   if (key == "method") {
     if (!value.is_string()) {
-      return refuse(fmt::format("method: {} is not a string", value.dump()));
+      return refuse_method(fmt::format("method: {} is not a string", value.dump()));
     }
     given.method = value.get<std::string>();
     return {};
   }
   if (key == "model") {
     if (!value.is_string() || value.get<std::string>().empty()) {
-      return refuse(fmt::format("model: {} is not the name of a model", value.dump()));
+      return refuse_method(fmt::format("model: {} is not the name of a model", value.dump()));
     }
     given.model = value.get<std::string>();
     return {};
   }
   if (key == "draft_tensor_parallel_size") {
-    return value == 1 ? Result<void>()
-                      : refuse(fmt::format("draft_tensor_parallel_size: {} is not supported; a "
+    return value == 1
+               ? Result<void>()
+               : refuse_method(fmt::format("draft_tensor_parallel_size: {} is not supported; a "
                                            "draft model runs on 1 rank",
                                            value.dump()));
   }
@@ -117,7 +119,7 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
   }
   if (key == "rejection_sample_method") {
     if (value != "match" && value != "ratio" && value != "synthetic") {
-      return refuse(fmt::format(
+      return refuse_method(fmt::format(
           "{}: {} is not supported; match, ratio and synthetic are", key, value.dump()));
     }
     given.rejection = value.get<std::string>();
@@ -128,7 +130,7 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
   }
   if (key == "adaptive") {
     if (!value.is_boolean()) {
-      return refuse(fmt::format("adaptive: {} is neither true nor false", value.dump()));
+      return refuse_method(fmt::format("adaptive: {} is neither true nor false", value.dump()));
     }
     given.adaptive = value.get<bool>();
     return {};
@@ -137,13 +139,14 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
     given.suffix_key = key;
     return *read;
   }
-  return refuse(fmt::format("{}: {} is not supported; the keys are {}", key, value.dump(), kKeys));
+  return refuse_method(
+      fmt::format("{}: {} is not supported; the keys are {}", key, value.dump(), kKeys));
 }
 
 Result<Given> read_json(const std::string& text) {
   const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) {
-    return refuse(fmt::format("'{}' is not a JSON object", text));
+    return refuse_method(fmt::format("'{}' is not a JSON object", text));
   }
   Given given;
   for (const auto& [key, value] : root.items()) {
@@ -156,7 +159,7 @@ Result<Given> read_json(const std::string& text) {
   }
   if (given.method.empty()) {
     if (given.model.empty()) {
-      return refuse(fmt::format("method is missing; the methods are {}", kMethods));
+      return refuse_method(fmt::format("method is missing; the methods are {}", kMethods));
     }
     given.method = "draft_model";  // as vLLM takes a model without a method
   }
@@ -212,14 +215,15 @@ Speculation::Method method_of(const std::string& name) {
 
 Result<Speculation> read_model(const Given& given, Speculation result) {
   if (given.model.empty()) {
-    return refuse(fmt::format("model is missing; the method {} needs the name of a {}",
-                              given.method,
-                              result.has_head() ? "head for the model" : "smaller model"));
+    return refuse_method(fmt::format("model is missing; the method {} needs the name of a {}",
+                                     given.method,
+                                     result.has_head() ? "head for the model" : "smaller model"));
   }
   if (result.num_drafts > kMaxModelDrafts) {
-    return refuse(fmt::format("num_speculative_tokens: {} is above {}, the most of a draft model",
-                              result.num_drafts,
-                              kMaxModelDrafts));
+    return refuse_method(
+        fmt::format("num_speculative_tokens: {} is above {}, the most of a draft model",
+                    result.num_drafts,
+                    kMaxModelDrafts));
   }
   result.model = given.model;
   return result;
@@ -228,7 +232,7 @@ Result<Speculation> read_model(const Given& given, Speculation result) {
 // Keys of another method than the given one.
 Result<void> check_keys(const Given& given) {
   const auto no_use = [&](const std::string& what) {
-    return refuse(fmt::format("{} no use with the method {}", what, given.method));
+    return refuse_method(fmt::format("{} no use with the method {}", what, given.method));
   };
   Speculation method;
   method.method = method_of(given.method);
@@ -242,7 +246,7 @@ Result<void> check_keys(const Given& given) {
     return no_use(given.suffix_key + " has");
   }
   if ((given.rejection == "synthetic") != (given.acceptance > 0)) {
-    return refuse(fmt::format(
+    return refuse_method(fmt::format(
         "synthetic_acceptance_rate: {} with the rejection_sample_method {}; synthetic needs a rate "
         "above 0, the others none",
         given.acceptance,
@@ -303,9 +307,9 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   result.prompt_lookup_max =
       given.lookup_max > 0 ? given.lookup_max : std::max(lookup, given.lookup_min);
   if (result.prompt_lookup_min > result.prompt_lookup_max) {
-    return refuse(fmt::format("prompt_lookup_min: {} is above prompt_lookup_max {}",
-                              result.prompt_lookup_min,
-                              result.prompt_lookup_max));
+    return refuse_method(fmt::format("prompt_lookup_min: {} is above prompt_lookup_max {}",
+                                     result.prompt_lookup_min,
+                                     result.prompt_lookup_max));
   }
   return result;
 }

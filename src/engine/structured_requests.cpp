@@ -16,7 +16,7 @@ int32_t num_mask_threads() {
 }
 
 // The client's error text for a grammar that ends its request; null: its text is complete.
-const char* failure_text(GrammarProgress::State state) {
+const char* grammar_failure_text(GrammarProgress::State state) {
   switch (state) {
     case GrammarProgress::State::kFailed:
       return "structured_outputs: a step of the grammar exceeds the limits";
@@ -50,7 +50,7 @@ void StructuredRequests::end_finished(Delivery& delivery) {
   grammars_.take_finished(finished_);
   for (const int32_t place : finished_) {
     const RequestId id = grammars_.request_of(place);
-    if (const char* error = failure_text(grammars_.state(place)); error != nullptr) {
+    if (const char* error = grammar_failure_text(grammars_.state(place)); error != nullptr) {
       delivery.end(id, FinishReason::kError, error, /*error_is_clients=*/true);
     } else {
       delivery.end(id, FinishReason::kStop);

@@ -95,7 +95,7 @@ bool has(const Checkpoint& checkpoint, const std::string& name, bool otherwise) 
   return checkpoint.has_tensors() ? checkpoint.has_weight(name) : otherwise;
 }
 
-void name_tensors(const Checkpoint& checkpoint, EagleSpec& spec) {
+void name_draft_tensors(const Checkpoint& checkpoint, EagleSpec& spec) {
   const std::string root = has(checkpoint, "model.fc.weight", false) ? "model." : "";
   spec.decoder.names = hf_weight_names(root);
   DecoderWeightNames& names = spec.decoder.names;
@@ -234,7 +234,7 @@ Result<EagleSpec> read_eagle_spec(const Checkpoint& checkpoint,
   spec.norm_before_residual = eagle3 && *norm_first;
   spec.target_hidden_size = *target_hidden > 0 ? *target_hidden : spec.decoder.hidden_size;
   spec.draft_vocab_size = eagle3 && *draft_vocab > 0 ? *draft_vocab : *vocab;
-  name_tensors(checkpoint, spec);
+  name_draft_tensors(checkpoint, spec);
   if (eagle3) {
     if (auto read = read_aux_layers(*json, target, spec); !read) {
       return tl::unexpected(read.error());

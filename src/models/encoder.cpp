@@ -22,7 +22,7 @@
 namespace warprow {
 namespace {
 
-StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options) {
+StageFacts encoder_facts_of(const DecoderSpec& spec, const DecoderOptions& options) {
   value_or_throw(check_decoder_spec(spec));
   StageFacts facts;
   facts.hidden_size = spec.hidden_size;
@@ -67,7 +67,10 @@ Encoder::Encoder(const DecoderSpec& spec,
                  const DecoderOptions& options,
                  ParameterLoader& loader,
                  Arena& workspace)
-    : Model(facts_of(spec, options)), spec_(spec), options_(options), device_(loader.device()) {
+    : Model(encoder_facts_of(spec, options)),
+      spec_(spec),
+      options_(options),
+      device_(loader.device()) {
   const EncoderSpec& encoder = *spec.encoder;
   embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
   positions_ = load_table(loader, encoder.positions, encoder.num_positions, spec.hidden_size);

@@ -116,7 +116,7 @@ Result<std::vector<float>> scales_of(const TensorSource& tensor, int32_t num_hea
 }
 
 // The attention module of a layer, from the name of one of its projections' weights.
-std::string module_of(const DecoderWeightNames& names, int32_t layer) {
+std::string scaled_module_of(const DecoderWeightNames& names, int32_t layer) {
   const std::string& weight = names.k.empty() ? names.qkv : names.k;
   std::string module = fmt::format(fmt::runtime(weight), layer);
   for (int i = 0; i < 2; ++i) {
@@ -165,7 +165,7 @@ Result<std::vector<LayerKvScales>> read_kv_scales(const Checkpoint& checkpoint,
     if (layer.has_state() || !layer.attention.has_own_kv()) {
       continue;
     }
-    const std::string module = module_of(spec.names, static_cast<int32_t>(l));
+    const std::string module = scaled_module_of(spec.names, static_cast<int32_t>(l));
     const TensorSource* of_keys = find_scale(checkpoint, module, "k");
     const TensorSource* of_values = find_scale(checkpoint, module, "v");
     of_keys = of_keys == nullptr ? of_values : of_keys;

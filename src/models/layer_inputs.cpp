@@ -21,10 +21,11 @@ namespace {
 
 constexpr float kHalfRoot = std::numbers::sqrt2_v<float> / 2.0F;
 
-int32_t size_of(const DecoderSpec& spec) { return spec.layers.front().layer_input_size; }
+int32_t size_of_inputs(const DecoderSpec& spec) { return spec.layers.front().layer_input_size; }
 
 View<const float, 1> load_norm_part(ParameterLoader& loader, const DecoderSpec& spec) {
-  std::vector<float> weights = loader.read_vector({spec.names.layer_inputs_norm, 1, size_of(spec)});
+  std::vector<float> weights =
+      loader.read_vector({spec.names.layer_inputs_norm, 1, size_of_inputs(spec)});
   for (float& weight : weights) {
     weight *= kHalfRoot;
   }
@@ -51,7 +52,7 @@ LayerInputs::LayerInputs(ParameterLoader& loader,
                          const DecoderSpec& spec,
                          const RankGroup& ranks,
                          const LinearMode& mode)
-    : ranks_(ranks), num_layers_(spec.num_layers), size_(size_of(spec)) {
+    : ranks_(ranks), num_layers_(spec.num_layers), size_(size_of_inputs(spec)) {
   const int64_t width = int64_t{num_layers_} * size_;
   vocab_ = vocab_part(spec.vocab_size, ranks.place);
   table_ = load_vocab(loader, spec, vocab_, spec.names.layer_inputs, width);

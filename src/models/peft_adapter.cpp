@@ -33,8 +33,8 @@ struct Pair {
 };
 
 // The values of a tensor as float32; nullopt if one is not finite.
-std::optional<std::vector<float>> values_of(const SafetensorsFile& file,
-                                            const SafetensorsTensor& tensor) {
+std::optional<std::vector<float>> values_of_tensor(const SafetensorsFile& file,
+                                                   const SafetensorsTensor& tensor) {
   const std::span<const std::byte> bytes = file.tensor_bytes(tensor);
   const bool f32 = tensor.dtype == SafetensorsDtype::kF32;
   std::vector<float> values(bytes.size() / (f32 ? sizeof(float) : sizeof(uint16_t)));
@@ -214,8 +214,8 @@ class PeftTensorReader {
                              const LowRankProduct& product,
                              size_t index,
                              const LinearSitePart& part) {
-    const auto a = values_of(file, *pair.a);
-    const auto b = values_of(file, *pair.b);
+    const auto a = values_of_tensor(file, *pair.a);
+    const auto b = values_of_tensor(file, *pair.b);
     if (!a || !b) {
       return refuse(
           ErrorCode::kCorrupt, a ? pair.b->name : pair.a->name, "has a value that is not finite");

@@ -37,10 +37,10 @@ std::string unmet_on_cuda(const LayerSpec& layer) {
   return {};
 }
 
-std::string unmet_by_experts(const FfnSpec& ffn,
-                             int32_t hidden_size,
-                             int32_t num_ranks,
-                             DeviceKind device) {
+std::string unmet_by_expert_split(const FfnSpec& ffn,
+                                  int32_t hidden_size,
+                                  int32_t num_ranks,
+                                  DeviceKind device) {
   const int32_t unit = expert_unit(device);
   if (hidden_size % unit != 0) {
     return fmt::format(
@@ -109,10 +109,10 @@ std::string unmet_by_mixer(const LayerSpec& layer, int32_t num_ranks, DeviceKind
 }
 
 // Why ranks cannot divide the layer; empty if they can.
-std::string unmet(const LayerSpec& layer,
-                  int32_t hidden_size,
-                  int32_t num_ranks,
-                  DeviceKind device) {
+std::string unmet_by_split(const LayerSpec& layer,
+                           int32_t hidden_size,
+                           int32_t num_ranks,
+                           DeviceKind device) {
   if (std::string why = device == DeviceKind::kCuda ? unmet_on_cuda(layer) : std::string();
       !why.empty()) {
     return why;
@@ -121,7 +121,7 @@ std::string unmet(const LayerSpec& layer,
     return why;
   }
   if (layer.ffn.has_experts()) {
-    return unmet_by_experts(layer.ffn, hidden_size, num_ranks, device);
+    return unmet_by_expert_split(layer.ffn, hidden_size, num_ranks, device);
   }
   const int32_t input_unit = linear_input_unit(device);
   if (num_ranks > 1 && layer.ffn.intermediate_size % (num_ranks * input_unit) != 0) {
@@ -168,7 +168,7 @@ Result<void> check_tensor_split(const DecoderSpec& spec, int32_t num_ranks, Devi
         fmt::format("--tensor-parallel-size: {} with an encoder is not supported", num_ranks));
   }
   for (size_t l = 0; l < spec.layers.size(); ++l) {
-    const std::string why = unmet(spec.layers[l], spec.hidden_size, num_ranks, device);
+    const std::string why = unmet_by_split(spec.layers[l], spec.hidden_size, num_ranks, device);
     if (!why.empty()) {
       return fail(ErrorCode::kUnsupported, fmt::format("layer {}: {}", l, why));
     }

@@ -17,7 +17,7 @@ namespace {
 
 using PlainJson = nlohmann::json;
 
-Result<std::string> read_text(const std::string& path) {
+Result<std::string> read_config_text(const std::string& path) {
   auto file = MappedFile::open(path);
   if (!file) {
     return tl::unexpected(file.error());
@@ -89,7 +89,7 @@ struct Templates {
 Result<Templates> read_templates(const std::string& dir, const PlainJson& config) {
   Templates out;
   if (const std::string path = dir + "/chat_template.jinja"; std::filesystem::exists(path)) {
-    auto text = read_text(path);
+    auto text = read_config_text(path);
     if (!text) {
       return tl::unexpected(text.error());
     }
@@ -150,7 +150,7 @@ std::string_view text_of(const MappedFile& file) {
 
 // The file's text; empty if the file does not exist.
 Result<std::string> read_optional_text(const std::string& path) {
-  return std::filesystem::exists(path) ? read_text(path) : std::string();
+  return std::filesystem::exists(path) ? read_config_text(path) : std::string();
 }
 
 Result<Tokenizer> load_sentencepiece(const std::string& dir, const std::string& path) {

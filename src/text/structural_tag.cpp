@@ -25,7 +25,7 @@ constexpr int64_t kMostRepeats = 2000;  // as in EBNF
 tl::unexpected<Error> must_be(const std::string& field, std::string_view wanted) {
   return fail(ErrorCode::kInvalidArgument, fmt::format("{}: must be {}", field, wanted));
 }
-tl::unexpected<Error> unsupported(const std::string& field) {
+tl::unexpected<Error> unsupported_tag(const std::string& field) {
   return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported yet", field));
 }
 
@@ -35,7 +35,7 @@ const Json* find_key(const Json& object, const char* key) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
-std::string json_text(const Json& value) {
+std::string compact_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -247,7 +247,7 @@ Literal Translator::literal(std::string_view text) const {
   std::string plain;
   const auto add_plain = [&] {
     if (!plain.empty()) {
-      out.push_back({json_text(plain), plain.size(), false});
+      out.push_back({compact_json(plain), plain.size(), false});
       plain.clear();
     }
   };
@@ -344,10 +344,10 @@ Expression Translator::write_const(const std::string& field, const Json& value, 
 Expression Translator::write_schema(const std::string& field, const Json& value, const Ends& ends) {
   const Json* style = find_key(value, "style");
   if (style != nullptr && *style != "json") {
-    return unsupported(field + ".style");
+    return unsupported_tag(field + ".style");
   }
   if (const Json* order = find_key(value, "any_order"); order != nullptr && *order != false) {
-    return unsupported(field + ".any_order");
+    return unsupported_tag(field + ".any_order");
   }
   const Json* given = find_key(value, "json_schema");
   if (given == nullptr || !(given->is_object() || *given == true)) {
@@ -357,7 +357,7 @@ Expression Translator::write_schema(const std::string& field, const Json& value,
   if (!schema.contains("x-guidance")) {  // a weak model might write nothing but white space
     schema["x-guidance"] = {{"whitespace_pattern", R"([\x20\x0A\x0D\x09]{1,32})"}};
   }
-  return rule("%json " + json_text(schema)) + (ends.empty() ? "" : " " + either_end(ends));
+  return rule("%json " + compact_json(schema)) + (ends.empty() ? "" : " " + either_end(ends));
 }
 
 Expression Translator::write_regex(const std::string& field, const Json& value, const Ends& ends) {
@@ -373,7 +373,7 @@ Expression Translator::write_any_text(const std::string& field,
                                       const Json& value,
                                       const Ends& ends) {
   if (find_key(value, "max_tokens") != nullptr) {
-    return unsupported(field + ".max_tokens");
+    return unsupported_tag(field + ".max_tokens");
   }
   return text_without(field, find_key(value, "excludes")).map([&](const FreeText& text) {
     return text_until(text, ends);
@@ -686,7 +686,7 @@ Expression Translator::write(const std::string& field, const Json& value, const 
     }
   }
   if (std::find(kLater.begin(), kLater.end(), type) != kLater.end()) {
-    return unsupported(fmt::format("{}.type {}", field, type));
+    return unsupported_tag(fmt::format("{}.type {}", field, type));
   }
   return must_be(field, "an object whose type is that of a format");
 }

@@ -125,6 +125,18 @@ class FailingTest(Tree):
         self.write("src/runner/rows.h", "#pragma once\n")
         self.assertEqual(self.failures(), [])
 
+    def test_a_local_name_of_two_files_of_a_unity_room(self):
+        self.write("src/CMakeLists.txt", CMAKE + "set(unity_rooms kv runner)\n")
+        body = "namespace warprow {{\nnamespace {{\n{}\n}}\nint seen() {{ return 1; }}\n}}\n"
+        self.write("src/runner/one.cpp", body.format("int size_of(int a) { return a; }\nconstexpr int kMost = 3;\nusing Json = int;"))
+        self.write("src/runner/two.cpp", body.format("struct Size {};\nusing Json = int;"))
+        self.write("src/wire/three.cpp", body.format("constexpr int kMost = 4;"))
+        self.assertEqual(self.failures(), [])
+        self.write("src/runner/two.cpp", body.format("int size_of(long a) { return 0; }"))
+        self.assert_one_failure("src/runner/two.cpp: src/runner/one.cpp has a local size_of too")
+        self.write("src/runner/two.cpp", body.format("constexpr int kMost[] = {1};"))
+        self.assert_one_failure("has a local kMost too")
+
     def test_the_exit_status(self):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertEqual(tidy.main(["--root", str(self.root)]), 0)

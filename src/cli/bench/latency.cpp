@@ -45,7 +45,7 @@ Result<std::vector<double>> repeat(BenchRun& run,
   return seconds;
 }
 
-Result<Latency> measure(Engine& engine, const LatencyFlags& flags, int64_t batch_size) {
+Result<Latency> measure_latency(Engine& engine, const LatencyFlags& flags, int64_t batch_size) {
   BenchLoad load = flags.load;
   load.num_prompts = batch_size;
   BenchRun run(engine, load);
@@ -135,7 +135,7 @@ Result<ExitCode> run_bench_latency(const Arguments& arguments) {
   AnswerJson results = AnswerJson::array();
   std::string text;
   for (const int64_t batch_size : flags.batch_sizes) {
-    const Result<Latency> latency = measure(*engine, flags, batch_size);
+    const Result<Latency> latency = measure_latency(*engine, flags, batch_size);
     if (!latency) {
       return tl::unexpected(latency.error());
     }

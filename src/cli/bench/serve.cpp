@@ -118,9 +118,9 @@ Result<void> settle(ServeBench& bench) {
 }
 
 // Runs the load and reports progress on stderr. An Error if the first request cannot be sent.
-Result<ServeRecords> measure(HttpClient& client,
-                             const ServeBench& bench,
-                             const std::vector<ServePrompt>& prompts) {
+Result<ServeRecords> measure_server(HttpClient& client,
+                                    const ServeBench& bench,
+                                    const std::vector<ServePrompt>& prompts) {
   const auto ignore = [](int64_t, int64_t) {};
   if (bench.num_warmups > 0) {
     std::vector<ServePrompt> warmups(static_cast<size_t>(bench.num_warmups), prompts.front());
@@ -177,10 +177,10 @@ Result<void> save(const ServeBench& bench, const AnswerJson& json) {
   return {};
 }
 
-Result<ExitCode> report(const ServeBench& bench,
-                        const ServeRecords& records,
-                        const AnswerJson& drafts,
-                        bool as_json) {
+Result<ExitCode> report_load(const ServeBench& bench,
+                             const ServeRecords& records,
+                             const AnswerJson& drafts,
+                             bool as_json) {
   AnswerJson json = with_settings(bench, serve_report(records, bench.report));
   if (!drafts.is_null()) {
     json.update(drafts);
@@ -238,13 +238,13 @@ Result<ExitCode> run_bench_serve(const Arguments& arguments) {
   }
   bench.load.model = *model;
   const std::optional<DraftCounters> before = ask_draft_counters(**client);
-  const Result<ServeRecords> records = measure(**client, bench, *prompts);
+  const Result<ServeRecords> records = measure_server(**client, bench, *prompts);
   if (!records) {
     return tl::unexpected(records.error());
   }
   const std::optional<DraftCounters> after = ask_draft_counters(**client);
   const AnswerJson drafts = before && after ? draft_report(*before, *after) : AnswerJson(nullptr);
-  return report(bench, *records, drafts, frame.as_json());
+  return report_load(bench, *records, drafts, frame.as_json());
 }
 
 }  // namespace warprow

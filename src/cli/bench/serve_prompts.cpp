@@ -87,7 +87,7 @@ std::vector<ServePrompt> random_prompts(const ServeDataset& dataset) {
   return out;
 }
 
-Result<ServePrompt> read_line(const std::string& text, int64_t output_len) {
+Result<ServePrompt> read_prompt_line(const std::string& text, int64_t output_len) {
   const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto refused = [](const char* why) { return fail(ErrorCode::kInvalidArgument, why); };
   if (!line.is_object()) {
@@ -118,7 +118,7 @@ Result<std::vector<ServePrompt>> file_prompts(const ServeDataset& dataset) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) {
       continue;
     }
-    Result<ServePrompt> prompt = read_line(text, dataset.custom_output_len);
+    Result<ServePrompt> prompt = read_prompt_line(text, dataset.custom_output_len);
     if (!prompt) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("{}:{}: {}", *dataset.path, number, prompt.error().message));

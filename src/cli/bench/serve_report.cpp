@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return out;
 }
 
-bool read_number(std::string_view text, double& out) {
+bool read_usage_number(std::string_view text, double& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc() && end == text.data() + text.size() && std::isfinite(out);
 }
@@ -170,7 +170,7 @@ Result<std::vector<double>> parse_percentiles(std::string_view text) {
   std::vector<double> out;
   for (const std::string_view part : split(text)) {
     double value = 0;
-    if (!read_number(part, value) || value < 0 || value > 100) {
+    if (!read_usage_number(part, value) || value < 0 || value > 100) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("--metric-percentiles: '{}' is not a number from 0 to 100", part));
     }
@@ -186,7 +186,7 @@ Result<std::map<std::string, double>> parse_goodput(std::string_view text) {
     const std::string name(part.substr(0, colon));
     double ms = 0;
     if (!is_metric(name) || name == "itl" || colon == part.size() ||
-        !read_number(part.substr(colon + 1), ms) || ms < 0) {
+        !read_usage_number(part.substr(colon + 1), ms) || ms < 0) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("--goodput: '{}' is not ttft:MS, tpot:MS or e2el:MS", part));
     }

@@ -28,7 +28,7 @@ struct StartupFlags {
   int64_t num_iters_warm = 5;
 };
 
-void add_flags(BenchFrame& frame, StartupFlags& flags) {
+void add_startup_flags(BenchFrame& frame, StartupFlags& flags) {
   frame.add_count("input-len", "tokens of the first prompt", flags.load.input_len);
   frame.add_count("num-iters-cold",
                   "starts after the model's files were dropped from the page cache",
@@ -131,7 +131,7 @@ Result<ExitCode> run_bench_startup(const Arguments& arguments) {
   BenchFrame frame("bench startup",
                    "starts this program again and again, until it answered one prompt");
   StartupFlags flags;
-  add_flags(frame, flags);
+  add_startup_flags(frame, flags);
   const auto begun = frame.begin(arguments);
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
@@ -167,7 +167,7 @@ Result<ExitCode> run_bench_startup(const Arguments& arguments) {
 Result<ExitCode> run_bench_startup_child(const Arguments& arguments) {
   BenchFrame frame("bench startup-child", "one start of bench startup");
   StartupFlags flags;
-  add_flags(frame, flags);
+  add_startup_flags(frame, flags);
   const auto begun = frame.begin(arguments);
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });

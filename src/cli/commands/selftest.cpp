@@ -28,9 +28,9 @@ constexpr double kMinFreed = 0.95;
 using Tokens = std::vector<std::vector<TokenId>>;
 
 // The greedy answer to one prompt.
-Result<std::vector<TokenId>> answer(Engine& engine,
-                                    UpdateQueue& updates,
-                                    std::vector<TokenId> prompt) {
+Result<std::vector<TokenId>> selftest_answer(Engine& engine,
+                                             UpdateQueue& updates,
+                                             std::vector<TokenId> prompt) {
   GenerationRequest request;
   request.prompt = std::move(prompt);
   request.sampling.temperature = 0.0;
@@ -64,7 +64,7 @@ Result<Tokens> answers(Engine& engine, UpdateQueue& updates, uint32_t seed) {
     for (TokenId& token : prompt) {
       token = static_cast<TokenId>(random() % vocab_size);
     }
-    Result<std::vector<TokenId>> got = answer(engine, updates, std::move(prompt));
+    Result<std::vector<TokenId>> got = selftest_answer(engine, updates, std::move(prompt));
     if (!got) {
       return tl::unexpected(got.error());
     }
@@ -79,7 +79,7 @@ struct Round {
   std::vector<std::vector<std::string>> wakes;  // the tags of each wake-up
 };
 
-struct Outcome {
+struct RoundOutcome {
   AnswerJson json;
   std::string text;
   bool good = false;
@@ -108,10 +108,10 @@ Result<AnswerJson> sleep_and_wake(Engine& engine, const Round& round) {
   return json;
 }
 
-Result<Outcome> check_round(Engine& engine,
-                            UpdateQueue& updates,
-                            const Round& round,
-                            const Tokens& expected) {
+Result<RoundOutcome> check_round(Engine& engine,
+                                 UpdateQueue& updates,
+                                 const Round& round,
+                                 const Tokens& expected) {
   const Result<AnswerJson> slept = sleep_and_wake(engine, round);
   if (!slept) {
     return tl::unexpected(slept.error());
@@ -121,7 +121,7 @@ Result<Outcome> check_round(Engine& engine,
   if (!got) {
     return tl::unexpected(got.error());
   }
-  Outcome outcome{*slept, "", false};
+  RoundOutcome outcome{*slept, "", false};
   const AnswerJson sleep = outcome.json["sleep"];
   const double given = mib(sleep["weights_bytes"]) + mib(sleep["kv_bytes"]);
   const double freed = mib(sleep["device_free_after"]) - mib(sleep["device_free_before"]);
@@ -176,7 +176,7 @@ Result<ExitCode> selftest_sleep(const Arguments& arguments) {
   Output out(STDOUT_FILENO);
   bool good = true;
   for (const Round& round : rounds) {
-    const Result<Outcome> outcome = check_round(*engine, updates, round, *expected);
+    const Result<RoundOutcome> outcome = check_round(*engine, updates, round, *expected);
     if (!outcome) {
       return tl::unexpected(outcome.error());
     }

@@ -11,37 +11,37 @@
 namespace warprow {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 
-double number(const json& from, const char* name) {
+double number(const PlainJson& from, const char* name) {
   const auto found = from.find(name);
   return found != from.end() && found->is_number() ? found->get<double>() : 0;
 }
 
-std::string text_of(const json& from, const char* name) {
+std::string shown_member(const PlainJson& from, const char* name) {
   const auto found = from.find(name);
   return found != from.end() && found->is_string() ? visible_text(found->get<std::string>()) : "";
 }
 
-std::string wait_reasons(const json& event) {
+std::string wait_reasons(const PlainJson& event) {
   std::string text;
-  for (const json& reason : event.value("reasons", json::array())) {
+  for (const PlainJson& reason : event.value("reasons", PlainJson::array())) {
     text += fmt::format("{}{} {:.1f} ms",
                         text.empty() ? "" : ", ",
-                        text_of(reason, "reason"),
+                        shown_member(reason, "reason"),
                         number(reason, "ms"));
   }
   return text;
 }
 
-std::string steps_of(const json& event) {
+std::string steps_of(const PlainJson& event) {
   const double count = number(event, "steps");
   return count > 1 ? fmt::format("{:.0f} steps from {:.0f}", count, number(event, "step"))
                    : fmt::format("step {:.0f}", number(event, "step"));
 }
 
-std::string details(const json& event) {
-  const std::string name = text_of(event, "event");
+std::string details(const PlainJson& event) {
+  const std::string name = shown_member(event, "event");
   const auto n = [&event](const char* field) { return number(event, field); };
   if (name == "arrived") {
     return fmt::format("{:.0f} requests waited, {:.0f} ran", n("waiting"), n("running"));
@@ -63,12 +63,12 @@ std::string details(const json& event) {
                           n("ms"),
                           n("rows"),
                           n("step_tokens"),
-                          text_of(event, "graph"));
+                          shown_member(event, "graph"));
     }
     return text;
   }
   if (name == "decode") {
-    const json slowest = event.value("slowest_step", json::object());
+    const PlainJson slowest = event.value("slowest_step", PlainJson::object());
     return fmt::format(
         "{:.1f} ms, steps {:.0f} to {:.0f}: {:.0f} of {:.2f} ms, {:.1f} rows (at most {:.0f}), "
         "{:.0f} "
@@ -91,24 +91,24 @@ std::string details(const json& event) {
     return steps_of(event);
   }
   const std::string step = fmt::format("step {:.0f}", n("step"));
-  return name == "ended" ? step + ", " + text_of(event, "reason") : step;
+  return name == "ended" ? step + ", " + shown_member(event, "reason") : step;
 }
 
-std::string step_line(const json& step) {
+std::string step_line(const PlainJson& step) {
   return fmt::format(
       "\n{:>12.1f} ms  {:<8}step {:.0f}, {:.2f} ms, {:.0f} rows, {:.0f} tokens ({:.0f} of "
       "prompts), {}",
       number(step, "at_ms"),
-      text_of(step, "kind"),
+      shown_member(step, "kind"),
       number(step, "step"),
       number(step, "ms"),
       number(step, "rows"),
       number(step, "tokens"),
       number(step, "prompt_tokens"),
-      text_of(step, "graph"));
+      shown_member(step, "graph"));
 }
 
-std::string choice_text(const json& choice, bool is_only) {
+std::string choice_text(const PlainJson& choice, bool is_only) {
   std::string text;
   if (!is_only) {
     text += fmt::format("\n\nchoice {:.0f}", number(choice, "choice"));
@@ -116,7 +116,7 @@ std::string choice_text(const json& choice, bool is_only) {
   text += fmt::format(
       "\n{}: {:.0f} prompt tokens, {:.0f} of at most {:.0f} output tokens, {:.1f} ms in all"
       "\nqueue {:.1f} ms, prefill {:.1f} ms, decode {:.1f} ms, preempted {:.1f} ms\n",
-      text_of(choice, "state"),
+      shown_member(choice, "state"),
       number(choice, "prompt_tokens"),
       number(choice, "output_tokens"),
       number(choice, "max_tokens"),
@@ -125,14 +125,14 @@ std::string choice_text(const json& choice, bool is_only) {
       number(choice, "prefill_ms"),
       number(choice, "decode_ms"),
       number(choice, "preempted_ms"));
-  for (const json& why : choice.value("why", json::array())) {
+  for (const PlainJson& why : choice.value("why", PlainJson::array())) {
     text += "\n- " + (why.is_string() ? visible_text(why.get<std::string>()) : "");
   }
   text += "\n";
-  for (const json& event : choice.value("timeline", json::array())) {
+  for (const PlainJson& event : choice.value("timeline", PlainJson::array())) {
     text += fmt::format("\n{:>12.1f} ms  {:<12}{}",
                         number(event, "at_ms"),
-                        text_of(event, "event"),
+                        shown_member(event, "event"),
                         details(event));
   }
   if (const double lost = number(choice, "events_left_out"); lost > 0) {
@@ -140,7 +140,7 @@ std::string choice_text(const json& choice, bool is_only) {
   }
   if (choice.contains("steps")) {
     text += "\n";
-    for (const json& step : choice["steps"]) {
+    for (const PlainJson& step : choice["steps"]) {
       text += step_line(step);
     }
   }
@@ -149,16 +149,17 @@ std::string choice_text(const json& choice, bool is_only) {
 
 }  // namespace
 
-Result<std::string> explanation_text(const json& explanation) {
-  const json choices = explanation.is_object() ? explanation.value("choices", json()) : json();
+Result<std::string> explanation_text(const PlainJson& explanation) {
+  const PlainJson choices =
+      explanation.is_object() ? explanation.value("choices", PlainJson()) : PlainJson();
   if (!choices.is_array() || choices.empty()) {
     return fail(ErrorCode::kInvalidArgument, "/v1/requests: the answer explains no choice");
   }
   std::string text = fmt::format("{} ({}), {:.1f} s ago",
-                                 text_of(explanation, "id"),
-                                 text_of(explanation, "endpoint"),
+                                 shown_member(explanation, "id"),
+                                 shown_member(explanation, "endpoint"),
                                  number(explanation, "age_s"));
-  for (const json& choice : choices) {
+  for (const PlainJson& choice : choices) {
     text += choice_text(choice, choices.size() == 1);
   }
   return text;

@@ -19,7 +19,7 @@
 namespace warprow {
 namespace {
 
-constexpr const char* kGroup = "Server";
+constexpr const char* kServerGroup = "Server";
 
 using Read = std::function<Result<void>(const std::string& text)>;
 
@@ -30,12 +30,13 @@ class Adder {
   void value(
       const char* name, const char* value, const char* help, Read read, bool common = false) {
     flags_.add_value(
-        {.name = name, .value = value, .group = kGroup, .help = help, .common = common},
+        {.name = name, .value = value, .group = kServerGroup, .help = help, .common = common},
         std::move(read));
   }
   void on(const char* name, const char* help, bool& target) {
-    flags_.add_switch({.name = name, .value = "", .group = kGroup, .help = help, .common = false},
-                      [&target](bool is_on) { target = is_on; });
+    flags_.add_switch(
+        {.name = name, .value = "", .group = kServerGroup, .help = help, .common = false},
+        [&target](bool is_on) { target = is_on; });
   }
   void text(const char* name, const char* value_name, const char* help, std::string& target) {
     value(name, value_name, help, [&target](const std::string& text) -> Result<void> {
@@ -320,9 +321,9 @@ void add_serve_flags(FlagSet& flags, ServeOptions& options) {
   add_address_flags(add, options);
   add_tls_flags(add, options.http.tls);
   add_api_flags(add, options);
-  add_parser_flags(flags, kGroup, options.parsers);
+  add_parser_flags(flags, kServerGroup, options.parsers);
   add_limit_flags(add, options);
-  add_record_flags(flags, kGroup, options.record);
+  add_record_flags(flags, kServerGroup, options.record);
 }
 
 }  // namespace warprow

@@ -11,9 +11,11 @@
 namespace warprow {
 namespace {
 
-constexpr const char* kGroup = "Structured output";
+constexpr const char* kStructureGroup = "Structured output";
 
-Result<StructuredOutput> read_file(GrammarKind kind, const char* flag, const std::string& path) {
+Result<StructuredOutput> read_grammar_file(GrammarKind kind,
+                                           const char* flag,
+                                           const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   file.peek();  // opening a directory works, reading it does not
   if (!file.is_open() || file.bad()) {
@@ -29,30 +31,30 @@ Result<StructuredOutput> read_file(GrammarKind kind, const char* flag, const std
 StructureFlags::StructureFlags(FlagSet& flags) {
   flags.add_text({.name = "json-schema",
                   .value = "FILE",
-                  .group = kGroup,
+                  .group = kStructureGroup,
                   .help = "the answer is JSON that this schema allows"},
                  schema_file_);
   flags.add_switch({.name = "json-object",
                     .value = "",
-                    .group = kGroup,
+                    .group = kStructureGroup,
                     .help = "the answer is a JSON object",
                     .common = false},
                    [this](bool on) { json_object_ = on; });
   flags.add_text({.name = "regex",
                   .value = "REGEX",
-                  .group = kGroup,
+                  .group = kStructureGroup,
                   .help = "the answer matches this as a whole",
                   .common = false},
                  regex_);
   flags.add_text({.name = "grammar",
                   .value = "FILE",
-                  .group = kGroup,
+                  .group = kStructureGroup,
                   .help = "the answer is in the language of this grammar: Lark, or EBNF with ::=",
                   .common = false},
                  grammar_file_);
   flags.add_value({.name = "choice",
                    .value = "A,B",
-                   .group = kGroup,
+                   .group = kStructureGroup,
                    .help = "the answer is one of these texts; may be given several times",
                    .common = false},
                   [this](std::string_view text) -> Result<void> {
@@ -78,10 +80,10 @@ Result<std::optional<StructuredOutput>> StructureFlags::read() const {
                 "--json-schema, --json-object, --regex, --grammar and --choice exclude each other");
   }
   if (schema_file_) {
-    return read_file(GrammarKind::kJsonSchema, "--json-schema", *schema_file_);
+    return read_grammar_file(GrammarKind::kJsonSchema, "--json-schema", *schema_file_);
   }
   if (grammar_file_) {
-    return read_file(GrammarKind::kLark, "--grammar", *grammar_file_);
+    return read_grammar_file(GrammarKind::kLark, "--grammar", *grammar_file_);
   }
   if (regex_) {
     return StructuredOutput{GrammarKind::kRegex, *regex_};

@@ -72,9 +72,9 @@ struct Size {
 };
 
 // What the recorded steps need of an executor.
-std::vector<Size> sizes_of(const ModelFacts& recorded,
-                           const UsedIds& used,
-                           const ModelFacts& here) {
+std::vector<Size> sizes_of_replay(const ModelFacts& recorded,
+                                  const UsedIds& used,
+                                  const ModelFacts& here) {
   std::vector<Size> sizes = {
       {"tokens in the vocabulary", recorded.vocab_size, here.vocab_size},
       {"tokens in a page", recorded.token_pages.page_size, here.token_pages.page_size},
@@ -96,7 +96,7 @@ std::vector<Size> sizes_of(const ModelFacts& recorded,
 }
 
 Result<void> check_sizes(const ModelFacts& recorded, const UsedIds& used, const ModelFacts& here) {
-  for (const Size& size : sizes_of(recorded, used, here)) {
+  for (const Size& size : sizes_of_replay(recorded, used, here)) {
     if (size.here < size.recorded || (size.here > size.recorded && !size.may_exceed)) {
       return fail(
           ErrorCode::kInvalidArgument,

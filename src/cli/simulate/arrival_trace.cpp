@@ -18,7 +18,7 @@
 namespace warprow {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr int32_t kMooncakeUnit = 512;  // tokens of a hash
 constexpr int64_t kMaxResultBytes = int64_t{1} << 30;
@@ -100,14 +100,14 @@ bool is_bench_result(std::string_view text) {
 Result<ArrivalTrace> read_bench_result(std::string_view text,
                                        const std::string& path,
                                        int64_t max_requests) {
-  const json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const PlainJson result = PlainJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!result.is_object()) {
     return refuse(fmt::format("{}: no JSON object", path));
   }
-  const auto list = [&result](const char* name) { return result.value(name, json::array()); };
-  const json starts = list("start_times");
-  const json inputs = list("input_lens");
-  const json outputs = list("output_lens");
+  const auto list = [&result](const char* name) { return result.value(name, PlainJson::array()); };
+  const PlainJson starts = list("start_times");
+  const PlainJson inputs = list("input_lens");
+  const PlainJson outputs = list("output_lens");
   if (!starts.is_array() || !inputs.is_array() || !outputs.is_array() || inputs.empty() ||
       starts.size() != inputs.size() || outputs.size() != inputs.size()) {
     return refuse(
@@ -120,7 +120,7 @@ Result<ArrivalTrace> read_bench_result(std::string_view text,
   }
   ArrivalTrace trace;
   for (size_t i = 0; i < inputs.size() && std::cmp_less(trace.requests.size(), max_requests); ++i) {
-    const json row = {
+    const PlainJson row = {
         {"start_times", starts[i]}, {"input_lens", inputs[i]}, {"output_lens", outputs[i]}};
     TraceLine line = TraceLine::of(row, fmt::format("{}: request {}", path, i));
     TraceRequest request;

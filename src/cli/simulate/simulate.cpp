@@ -37,7 +37,7 @@ struct SimulateFlags {
   ServeReportOptions report;
 };
 
-void add_flags(FlagSet& flags, SimulateFlags& own) {
+void add_simulate_flags(FlagSet& flags, SimulateFlags& own) {
   flags.add_text({.name = "costs",
                   .value = "FILE|NAME",
                   .group = "Simulation",
@@ -169,10 +169,10 @@ std::string result_text(const AnswerJson& json, const ServeReportOptions& option
   return text;
 }
 
-Result<ExitCode> report(const SimulateFlags& flags,
-                        const SimulationResult& result,
-                        const AnswerJson& json,
-                        bool as_json) {
+Result<ExitCode> report_simulation(const SimulateFlags& flags,
+                                   const SimulationResult& result,
+                                   const AnswerJson& json,
+                                   bool as_json) {
   Output out(STDOUT_FILENO);
   out.write(as_json ? json_line(json) : result_text(json, flags.report));
   out.end_line();
@@ -195,7 +195,7 @@ Result<ExitCode> run_simulate(const Arguments& arguments) {
                      "MODEL --costs FILE|NAME [--trace FILE] [FLAGS]");
   SimulateFlags flags;
   flags.dataset.num_prompts = 0;
-  add_flags(frame.flags(), flags);
+  add_simulate_flags(frame.flags(), flags);
   frame.add_output_flag();
   const auto begun = frame.begin(arguments, {.has_request_seed = true, .runs_ranks = false});
   if (!begun || *begun) {
@@ -246,7 +246,7 @@ Result<ExitCode> run_simulate(const Arguments& arguments) {
     result = simulate(scheduler, *costs, *trace, options);
   }
   const AnswerJson json = result_json(flags, frame.config(), *costs, *trace, result);
-  return report(flags, result, json, frame.as_json());
+  return report_simulation(flags, result, json, frame.as_json());
 }
 
 }  // namespace warprow

@@ -12,12 +12,12 @@
 namespace warprow {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr size_t kMaxShown = 60;  // characters of a value in an error
 
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string shown_value(const PlainJson& value) {
+  std::string text = value.dump(-1, ' ', false, PlainJson::error_handler_t::replace);
   if (text.size() > kMaxShown) {
     text.resize(kMaxShown);
     text += "...";
@@ -26,15 +26,15 @@ std::string shown(const json& value) {
 }
 
 // Whole numbers also as 12.0, which tables of numbers are written as.
-bool is_whole(const json& value) {
+bool is_whole(const PlainJson& value) {
   return value.is_number() && std::floor(value.get<double>()) == value.get<double>();
 }
 
-json number_or_text(const std::string& cell) {
+PlainJson number_or_text(const std::string& cell) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   const bool is_number = error == std::errc() && end == cell.data() + cell.size();
-  return is_number && std::isfinite(value) ? json(value) : json(cell);
+  return is_number && std::isfinite(value) ? PlainJson(value) : PlainJson(cell);
 }
 
 // Reads a number of `width` digits in front of `mark` from the front of text; -1: there is none.
@@ -72,12 +72,12 @@ std::vector<std::string> split_csv(std::string_view line) {
 TraceLine::TraceLine(std::string_view text,
                      const std::vector<std::string>& header,
                      std::string place)
-    : fields_(json::object()), place_(std::move(place)) {
+    : fields_(PlainJson::object()), place_(std::move(place)) {
   if (header.empty()) {
-    fields_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    fields_ = PlainJson::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!fields_.is_object()) {
       error_ = fmt::format("{}: no JSON object", place_);
-      fields_ = json::object();
+      fields_ = PlainJson::object();
     }
     return;
   }
@@ -91,7 +91,7 @@ TraceLine::TraceLine(std::string_view text,
   }
 }
 
-json TraceLine::value(const char* field) {
+PlainJson TraceLine::value(const char* field) {
   const auto found = fields_.find(field);
   if (found == fields_.end()) {
     if (error_.empty()) {
@@ -102,15 +102,15 @@ json TraceLine::value(const char* field) {
   return *found;
 }
 
-void TraceLine::refuse(const char* field, const json& value, const std::string& must) {
+void TraceLine::refuse(const char* field, const PlainJson& value, const std::string& must) {
   if (error_.empty()) {
-    error_ = fmt::format("{}: {}: {} is not {}", place_, field, shown(value), must);
+    error_ = fmt::format("{}: {}: {} is not {}", place_, field, shown_value(value), must);
   }
 }
 
 double TraceLine::number(const char* field) {
   constexpr double kMost = 1e12;
-  const json read = value(field);
+  const PlainJson read = value(field);
   if (!read.is_number() || std::abs(read.get<double>()) > kMost) {
     refuse(field, read, fmt::format("a number from {} to {}", -kMost, kMost));
     return 0;
@@ -119,7 +119,7 @@ double TraceLine::number(const char* field) {
 }
 
 int32_t TraceLine::count(const char* field, int32_t least, int32_t most) {
-  const json read = value(field);
+  const PlainJson read = value(field);
   if (!is_whole(read) || read.get<double>() < least || read.get<double>() > most) {
     refuse(field, read, fmt::format("a whole number from {} to {}", least, most));
     return 0;
@@ -132,7 +132,7 @@ int32_t TraceLine::whole(const char* field) {
 }
 
 double TraceLine::date(const char* field) {
-  const json read = value(field);
+  const PlainJson read = value(field);
   const std::string text = read.is_string() ? read.get<std::string>() : "";
   std::string_view rest = text;
   const int year = take_digits(rest, 4, "-");
@@ -156,7 +156,7 @@ double TraceLine::date(const char* field) {
 }
 
 uint64_t TraceLine::key(const char* field) {
-  const json read = value(field);
+  const PlainJson read = value(field);
   if (!read.is_string() && !is_whole(read)) {
     refuse(field, read, "a text or a whole number");
     return 0;
@@ -166,16 +166,16 @@ uint64_t TraceLine::key(const char* field) {
 }
 
 std::vector<uint64_t> TraceLine::keys(const char* field, int32_t most) {
-  const json read = value(field);
+  const PlainJson read = value(field);
   if (!read.is_array() || std::cmp_greater(read.size(), most)) {
     refuse(field,
-           read.is_array() ? json(fmt::format("a list of {}", read.size())) : read,
+           read.is_array() ? PlainJson(fmt::format("a list of {}", read.size())) : read,
            fmt::format("a list of at most {} for as many tokens", most));
     return {};
   }
   std::vector<uint64_t> out;
   out.reserve(read.size());
-  for (const json& id : read) {
+  for (const PlainJson& id : read) {
     if (!is_whole(id)) {
       refuse(field, id, "a whole number");
       return {};

@@ -16,30 +16,30 @@
 namespace warprow {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr size_t kHistory = 60;
 constexpr size_t kBarWidth = 24;
 
-double number_at(const json& object, const char* path) {
-  const json::json_pointer pointer(path);
+double number_at(const PlainJson& object, const char* path) {
+  const PlainJson::json_pointer pointer(path);
   return object.contains(pointer) && object[pointer].is_number() ? object[pointer].get<double>()
                                                                  : 0.0;
 }
 
-int64_t count_at(const json& object, const char* path) {
+int64_t count_at(const PlainJson& object, const char* path) {
   return static_cast<int64_t>(std::llround(number_at(object, path)));
 }
 
-std::string text_at(const json& object, const char* path) {
-  const json::json_pointer pointer(path);
+std::string text_at(const PlainJson& object, const char* path) {
+  const PlainJson::json_pointer pointer(path);
   return object.contains(pointer) && object[pointer].is_string()
              ? object[pointer].get<std::string>()
              : std::string();
 }
 
-bool is_true_at(const json& object, const char* path) {
-  const json::json_pointer pointer(path);
+bool is_true_at(const PlainJson& object, const char* path) {
+  const PlainJson::json_pointer pointer(path);
   return object.contains(pointer) && object[pointer] == true;
 }
 
@@ -140,7 +140,7 @@ constexpr const char* kCyan = "36";
 constexpr size_t kLabel = 10;
 constexpr size_t kAfterBar = kLabel + kBarWidth + 1;
 
-void draw_head(const json& state, const std::string& url, Page& page) {
+void draw_head(const PlainJson& state, const std::string& url, Page& page) {
   page.add(text_at(state, "/model"), kBold)
       .add(fmt::format("  {}  warprow {}  up {}  {} connections",
                        url,
@@ -153,7 +153,7 @@ void draw_head(const json& state, const std::string& url, Page& page) {
   page.end_line();
 }
 
-void draw_engine(const json& state, Page& page) {
+void draw_engine(const PlainJson& state, Page& page) {
   const std::string trouble = text_at(state, "/engine/trouble");
   const bool sleeps = is_true_at(state, "/engine/sleeping");
   page.add("engine", kDim)
@@ -171,7 +171,7 @@ void draw_engine(const json& state, Page& page) {
   page.end_line();
 }
 
-void draw_batch(const json& state, Page& page) {
+void draw_batch(const PlainJson& state, Page& page) {
   const double running = number_at(state, "/scheduler/running");
   const double most = std::max(1.0, number_at(state, "/scheduler/max_num_seqs"));
   page.add("batch", kDim).to(kLabel).add(bar(running / most), kCyan).to(kAfterBar);
@@ -191,7 +191,7 @@ void draw_batch(const json& state, Page& page) {
   page.end_line();
 }
 
-void draw_drafts(const json& state, Page& page) {
+void draw_drafts(const PlainJson& state, Page& page) {
   if (!state.contains("drafts")) {
     return;
   }
@@ -207,8 +207,8 @@ void draw_drafts(const json& state, Page& page) {
   page.end_line();
 }
 
-void draw_steps(const json& state, Page& page) {
-  const json steps = state.value("recent_steps", json::object());
+void draw_steps(const PlainJson& state, Page& page) {
+  const PlainJson steps = state.value("recent_steps", PlainJson::object());
   const double busy = number_at(steps, "/busy_share");
   page.add("steps", kDim).to(kLabel).add(bar(busy), kCyan).to(kAfterBar);
   page.add(fmt::format("busy {:.0f} %, of it {:.0f} % waiting for the device",
@@ -240,7 +240,7 @@ constexpr Column kColumns[] = {{"REQUEST", 24, true},
                                {"TOKENS/S", 10},
                                {"BLOCKS", 8}};
 
-std::vector<std::string> request_cells(const json& request) {
+std::vector<std::string> request_cells(const PlainJson& request) {
   const bool has_first = request.contains("ttft_ms") && request["ttft_ms"].is_number();
   std::string id = text_at(request, "/id");
   if (const int64_t choice = count_at(request, "/choice"); choice > 0) {
@@ -274,7 +274,7 @@ void draw_row(const std::vector<std::string>& cells, const char* color, Page& pa
   page.end_line();
 }
 
-void draw_requests(const json& state, Page& page) {
+void draw_requests(const PlainJson& state, Page& page) {
   const auto requests = state.find("requests");
   if (requests == state.end() || !requests->is_array() || requests->empty()) {
     return;
@@ -286,7 +286,7 @@ void draw_requests(const json& state, Page& page) {
   }
   draw_row(titles, kDim, page);
   size_t shown = 0;
-  for (const json& request : *requests) {
+  for (const PlainJson& request : *requests) {
     const size_t rest = requests->size() - shown;
     if (page.lines_left() == 1 && rest > 1) {
       page.add(fmt::format("and {} more", rest), kDim);
@@ -300,7 +300,7 @@ void draw_requests(const json& state, Page& page) {
 
 }  // namespace
 
-void TopView::take(json state, double now_s) {
+void TopView::take(PlainJson state, double now_s) {
   const double seconds = now_s - taken_s_;
   has_rates_ = !state_.is_null() && seconds > 0;
   if (has_rates_) {

@@ -36,15 +36,16 @@ const char* verdict_name(Verdict verdict) {
   return "?";
 }
 
-struct Outcome {
+struct CaseOutcome {
   Verdict verdict = Verdict::kHeld;
   int64_t num_tokens = 0;
   int64_t num_different = 0;     // requests
   std::string first_difference;  // with the request's number
 };
 
-Outcome compare(const std::vector<VerifyAnswer>& expected, const std::vector<VerifyAnswer>& got) {
-  Outcome outcome;
+CaseOutcome compare(const std::vector<VerifyAnswer>& expected,
+                    const std::vector<VerifyAnswer>& got) {
+  CaseOutcome outcome;
   for (size_t i = 0; i < expected.size(); ++i) {
     outcome.num_tokens += static_cast<int64_t>(got[i].tokens.size());
     const std::string found = difference(expected[i], got[i]);
@@ -56,7 +57,7 @@ Outcome compare(const std::vector<VerifyAnswer>& expected, const std::vector<Ver
   return outcome;
 }
 
-std::string text_of(const VerifyCase& the, const Outcome& outcome, size_t num_requests) {
+std::string text_of_case(const VerifyCase& the, const CaseOutcome& outcome, size_t num_requests) {
   std::string text =
       fmt::format("{:<14}{:<34}{}", the.name, the.condition, verdict_name(outcome.verdict));
   if (outcome.verdict == Verdict::kHeld) {
@@ -69,7 +70,7 @@ std::string text_of(const VerifyCase& the, const Outcome& outcome, size_t num_re
   return text + '\n';
 }
 
-AnswerJson json_of(const VerifyCase& the, const Outcome& outcome, size_t num_requests) {
+AnswerJson json_of_case(const VerifyCase& the, const CaseOutcome& outcome, size_t num_requests) {
   return {{"case", the.name},
           {"condition", the.condition},
           {"verdict", verdict_name(outcome.verdict)},
@@ -117,7 +118,7 @@ Result<VerifyReport> verify(const EngineConfig& config,
   VerifyReport report{AnswerJson::array(), "", true};
   for (const VerifyCase& the : verify_cases()) {
     EngineConfig changed = config;
-    Outcome outcome;
+    CaseOutcome outcome;
     if (!the.set(changed, sizes)) {
       outcome.verdict = Verdict::kNotApplicable;
     } else {
@@ -133,8 +134,8 @@ Result<VerifyReport> verify(const EngineConfig& config,
       }
     }
     report.held = report.held && outcome.verdict != Verdict::kDiffers;
-    report.text += text_of(the, outcome, requests.size());
-    report.json.push_back(json_of(the, outcome, requests.size()));
+    report.text += text_of_case(the, outcome, requests.size());
+    report.json.push_back(json_of_case(the, outcome, requests.size()));
   }
   report.text += report.held ? "every promise that was exercised held" : "NOT every promise held";
   report.json = {{"held", report.held}, {"cases", std::move(report.json)}};

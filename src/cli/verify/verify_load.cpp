@@ -28,7 +28,7 @@ void draw_tokens(std::mt19937_64& random,
   }
 }
 
-bool is_same(const LogprobEntry& a, const LogprobEntry& b) {
+bool is_same_answer(const LogprobEntry& a, const LogprobEntry& b) {
   const auto is_same_token = [](const TokenLogprob& x, const TokenLogprob& y) {
     return x.token_id == y.token_id && x.logprob == y.logprob;
   };
@@ -89,7 +89,7 @@ std::string difference(const VerifyAnswer& expected, const VerifyAnswer& got) {
       return fmt::format("token {} is {} instead of {}", i, got.tokens[i], expected.tokens[i]);
     }
     if (i < expected.logprobs.size() && i < got.logprobs.size() &&
-        !is_same(expected.logprobs[i], got.logprobs[i])) {
+        !is_same_answer(expected.logprobs[i], got.logprobs[i])) {
       return fmt::format("the logprobs of token {} differ: {:.9g} instead of {:.9g}",
                          i,
                          got.logprobs[i].logprob,

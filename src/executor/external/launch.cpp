@@ -43,10 +43,10 @@ struct RankAndSize {
   int32_t size = 1;
 };
 
-Result<int32_t> read_number(const ReadVariable& variable,
-                            const char* name,
-                            int32_t min,
-                            int32_t max) {
+Result<int32_t> read_launch_number(const ReadVariable& variable,
+                                   const char* name,
+                                   int32_t min,
+                                   int32_t max) {
   const std::string text = variable(name).value_or("");
   int32_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -70,11 +70,11 @@ Result<RankAndSize> read_launcher(const ReadVariable& variable, const Launcher& 
           fmt::format("{} is not set, but {} is '{}'", name, other, variable(other).value_or("")));
     }
   }
-  const Result<int32_t> size = read_number(variable, launcher.size, 1, kMaxRanks);
+  const Result<int32_t> size = read_launch_number(variable, launcher.size, 1, kMaxRanks);
   if (!size) {
     return tl::unexpected(size.error());
   }
-  const Result<int32_t> rank = read_number(variable, launcher.rank, 0, *size - 1);
+  const Result<int32_t> rank = read_launch_number(variable, launcher.rank, 0, *size - 1);
   if (!rank) {
     return tl::unexpected(
         Error{rank.error().code,
@@ -105,7 +105,7 @@ Result<void> read_address(const ReadVariable& variable, bool one_host, Launch& l
   }
   if (variable(kPort)) {
     const Result<int32_t> port =
-        read_number(variable, kPort, 1, std::numeric_limits<uint16_t>::max());
+        read_launch_number(variable, kPort, 1, std::numeric_limits<uint16_t>::max());
     if (!port) {
       return tl::unexpected(port.error());
     }

@@ -6,7 +6,7 @@ namespace warprow {
 namespace {
 
 // Global layers have a long theta, possibly with rope scaling; sliding layers have a short one.
-Result<void> read_ropes(const ModelMetadata& metadata, DecoderSpec& spec) {
+Result<void> read_gemma3_ropes(const ModelMetadata& metadata, DecoderSpec& spec) {
   const int32_t head_dim = spec.layers.front().attention.head_dim;
   const RopeSpec global = spec.ropes.front();
   RopeSpec local;
@@ -39,7 +39,7 @@ Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec) {
       !layers) {
     return layers;
   }
-  if (auto ropes = read_ropes(metadata, spec); !ropes) {
+  if (auto ropes = read_gemma3_ropes(metadata, spec); !ropes) {
     return ropes;
   }
   for (LayerSpec& layer : spec.layers) {

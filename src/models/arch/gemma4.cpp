@@ -43,7 +43,8 @@ void set_gemma4_names(const ModelMetadata& metadata, DecoderSpec& spec) {
 }
 
 // Which layers see all earlier tokens. The last one always does.
-Result<std::vector<bool>> read_pattern(const ModelMetadata& metadata, const DecoderSpec& spec) {
+Result<std::vector<bool>> read_gemma4_pattern(const ModelMetadata& metadata,
+                                              const DecoderSpec& spec) {
   constexpr size_t kGlobalEvery = 6;
   auto types = metadata.layer_types();
   if (!types) {
@@ -99,9 +100,9 @@ Result<void> read_heads(const ModelMetadata& metadata,
 }
 
 // A head's size decides the frequencies, so all layers of a type must agree.
-Result<void> read_ropes(const ModelMetadata& metadata,
-                        const std::vector<bool>& global,
-                        DecoderSpec& spec) {
+Result<void> read_gemma4_ropes(const ModelMetadata& metadata,
+                               const std::vector<bool>& global,
+                               DecoderSpec& spec) {
   int32_t dims[2] = {};
   for (size_t i = 0; i < global.size(); ++i) {
     int32_t& dim = dims[global[i] ? kGlobalRope : kLocalRope];
@@ -195,7 +196,7 @@ Result<void> check_direction(const ModelMetadata& metadata) {
 }
 
 Result<void> read_layers(const ModelMetadata& metadata, DecoderSpec& spec) {
-  auto global = read_pattern(metadata, spec);
+  auto global = read_gemma4_pattern(metadata, spec);
   auto window = metadata.count_or("sliding_window", "", 512);
   auto values_are_keys = metadata.bool_or("attention_k_eq_v", false);
   auto inputs = metadata.number_or("hidden_size_per_layer_input", "", 256);
@@ -222,7 +223,7 @@ Result<void> read_layers(const ModelMetadata& metadata, DecoderSpec& spec) {
   if (auto heads = read_heads(metadata, *global, *values_are_keys, spec); !heads) {
     return heads;
   }
-  if (auto ropes = read_ropes(metadata, *global, spec); !ropes) {
+  if (auto ropes = read_gemma4_ropes(metadata, *global, spec); !ropes) {
     return ropes;
   }
   auto shared = metadata.number_or("num_kv_shared_layers", "", 0);

@@ -54,7 +54,7 @@ struct Blocks {
   Json results = Json::array();  // messages of role tool
 };
 
-Result<void> add_call(const std::string& field, const Json& block, Blocks& blocks) {
+Result<void> add_tool_use(const std::string& field, const Json& block, Blocks& blocks) {
   const Json name = member_of(block, "name");
   const Json input = member_of(block, "input");
   if (!name.is_string() || !(input.is_object() || input.is_null())) {
@@ -98,7 +98,7 @@ Result<void> add_block(const std::string& field,
     return {};
   }
   if (is_assistant && type == "tool_use") {
-    return add_call(field, block, blocks);
+    return add_tool_use(field, block, blocks);
   }
   if (!is_assistant && type == "tool_result") {
     return add_result(field, block, blocks);
@@ -117,7 +117,9 @@ Result<void> add_block(const std::string& field,
   return unsupported_block(field, type);
 }
 
-Result<Blocks> read_content(const std::string& field, const Json& value, bool is_assistant) {
+Result<Blocks> read_messages_content(const std::string& field,
+                                     const Json& value,
+                                     bool is_assistant) {
   Blocks out;
   if (value.is_string()) {
     out.text = value.get<std::string>();
@@ -143,7 +145,7 @@ Result<void> add_message(const std::string& field, const Json& value, Json& mess
   }
   const bool is_assistant = role == "assistant";
   Result<Blocks> blocks =
-      read_content(field + ".content", member_of(value, "content"), is_assistant);
+      read_messages_content(field + ".content", member_of(value, "content"), is_assistant);
   if (!blocks) {
     return tl::unexpected(blocks.error());
   }
@@ -165,7 +167,7 @@ Result<void> add_message(const std::string& field, const Json& value, Json& mess
   return {};
 }
 
-Result<void> read_messages_of(const Json& root, Json& chat) {
+Result<void> read_turns(const Json& root, Json& chat) {
   Json messages = Json::array();
   Result<std::string> system = read_text("system", member_of(root, "system"));
   if (!system) {
@@ -222,7 +224,7 @@ Result<Json> tools_of_messages(const Json& value) {
   return out;
 }
 
-Result<void> read_tool_choice(const Json& value, Json& chat) {
+Result<void> read_messages_tool_choice(const Json& value, Json& chat) {
   const Json type = member_of(value, "type");
   if (type == "auto" || type == "none") {
     chat["tool_choice"] = type;
@@ -305,7 +307,7 @@ Result<void> read_messages_field(const std::string& name, const Json& value, Jso
   } else if (name == "tools") {
     return tools_of_messages(value).map([&](Json tools) { chat["tools"] = std::move(tools); });
   } else if (name == "tool_choice") {
-    return read_tool_choice(value, chat);
+    return read_messages_tool_choice(value, chat);
   } else if (name == "thinking") {
     return read_thinking(value, chat);
   } else if (name == "output_config") {
@@ -331,7 +333,7 @@ Result<Json> parse_messages_body(std::string_view body, bool for_count) {
     return wrong_value("max_tokens", "a whole number", member_of(*root, "max_tokens"));
   }
   Json chat;
-  if (Result<void> read = read_messages_of(*root, chat); !read) {
+  if (Result<void> read = read_turns(*root, chat); !read) {
     return tl::unexpected(read.error());
   }
   for (const auto& [name, value] : root->items()) {

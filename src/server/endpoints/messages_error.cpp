@@ -31,7 +31,7 @@ const char* type_of(int status) {
   }
 }
 
-std::string text_of(int status, const Json& message, const Json& param) {
+std::string text_of_error(int status, const Json& message, const Json& param) {
   const Json out = {{"type", "error"},
                     {"error", {{"type", type_of(status)}, {"message", message}, {"param", param}}}};
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -40,14 +40,15 @@ std::string text_of(int status, const Json& message, const Json& param) {
 }  // namespace
 
 std::string messages_error_json(const ApiError& error) {
-  return text_of(
+  return text_of_error(
       error.status, error.message, error.param.empty() ? Json(nullptr) : Json(error.param));
 }
 
 HttpReply as_messages_reply(HttpReply reply) {
   if (reply.status >= 400) {
     const Json error = member_of(Json::parse(reply.body, nullptr, false), "error");
-    reply.body = text_of(reply.status, member_of(error, "message"), member_of(error, "param"));
+    reply.body =
+        text_of_error(reply.status, member_of(error, "message"), member_of(error, "param"));
   }
   return reply;
 }

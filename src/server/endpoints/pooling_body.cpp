@@ -46,7 +46,7 @@ Result<void> read_format(const char* field, const Json& value, PoolingBody& body
   return {};
 }
 
-Result<void> read_truncation(const char* field, const Json& value, PoolingBody& body) {
+Result<void> read_pooling_truncation(const char* field, const Json& value, PoolingBody& body) {
   const std::optional<int64_t> number = whole_number(value);
   if (!number || *number < -1 || *number == 0) {
     return wrong_value(field, "-1 or a whole number of 1 or more", value);
@@ -55,7 +55,7 @@ Result<void> read_truncation(const char* field, const Json& value, PoolingBody& 
   return {};
 }
 
-Result<void> read_side(const char* field, const Json& value, PoolingBody& body) {
+Result<void> read_pooling_side(const char* field, const Json& value, PoolingBody& body) {
   if (value != "left" && value != "right") {
     return wrong_value(field, "left or right", value);
   }
@@ -63,7 +63,7 @@ Result<void> read_side(const char* field, const Json& value, PoolingBody& body) 
   return {};
 }
 
-Result<void> read_priority(const char* field, const Json& value, PoolingBody& body) {
+Result<void> read_pooling_priority(const char* field, const Json& value, PoolingBody& body) {
   const std::optional<int64_t> number = whole_number(value);
   if (!number || *number < std::numeric_limits<int32_t>::min() ||
       *number > std::numeric_limits<int32_t>::max()) {
@@ -73,7 +73,7 @@ Result<void> read_priority(const char* field, const Json& value, PoolingBody& bo
   return {};
 }
 
-Result<void> read_request_id(const char* field, const Json& value, PoolingBody& body) {
+Result<void> read_pooling_request_id(const char* field, const Json& value, PoolingBody& body) {
   if (!value.is_string() || !is_plain_id(value.get_ref<const std::string&>())) {
     return wrong_value(field, "1 to 128 visible ASCII characters", value);
   }
@@ -94,11 +94,11 @@ Result<void> read_task(const char* field, const Json& value, PoolingBody& body) 
 
 constexpr PoolingField kSharedByPooling[] = {
     {"model", &of_body<&PoolingBody::model>},
-    {"priority", &read_priority},
-    {"request_id", &read_request_id},
+    {"priority", &read_pooling_priority},
+    {"request_id", &read_pooling_request_id},
     {"cache_salt", &of_request<&PoolingRequest::cache_salt>},
-    {"truncate_prompt_tokens", &read_truncation},
-    {"truncation_side", &read_side},
+    {"truncate_prompt_tokens", &read_pooling_truncation},
+    {"truncation_side", &read_pooling_side},
 };
 
 constexpr PoolingField kInput[] = {
@@ -179,7 +179,7 @@ constexpr const char* kChatFieldNames[] = {"messages", "chat_template", "mm_proc
 
 using Fields = std::span<const PoolingField>;
 
-const PoolingField* find_field(std::span<const Fields> tables, std::string_view name) {
+const PoolingField* find_pooling_field(std::span<const Fields> tables, std::string_view name) {
   for (const Fields& fields : tables) {
     const auto found = std::ranges::find(fields, name, &PoolingField::name);
     if (found != fields.end()) {
@@ -201,7 +201,7 @@ Result<PoolingBody> read_fields(std::string_view text, std::initializer_list<Fie
     if (value.is_null()) {
       continue;
     }
-    const PoolingField* field = find_field(tables, name);
+    const PoolingField* field = find_pooling_field(tables, name);
     if (field == nullptr && std::ranges::find(kChatFieldNames, name) != std::end(kChatFieldNames)) {
       return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported here", name));
     }

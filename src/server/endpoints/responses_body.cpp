@@ -208,7 +208,7 @@ Result<void> read_include(const Json& value, Json& chat) {
 }
 
 // A stream always ends with its usage, so include_usage has no effect.
-Result<void> read_stream_options(const Json& value, Json& chat) {
+Result<void> read_responses_stream_options(const Json& value, Json& chat) {
   if (!value.is_object()) {
     return wrong_value("stream_options", "an object", value);
   }
@@ -261,7 +261,7 @@ Result<void> read_responses_field(const std::string& name, const Json& value, Js
   } else if (name == "include") {
     return read_include(value, chat);
   } else if (name == "stream_options") {
-    return read_stream_options(value, chat);
+    return read_responses_stream_options(value, chat);
   } else if (const ForeignField* foreign = find_foreign(kForeignToResponses, name)) {
     return check_harmless(*foreign, "responses", value);
   } else if (name == "previous_response_id" || name == "conversation") {
