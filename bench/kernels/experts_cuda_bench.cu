@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
@@ -41,6 +42,7 @@ class Layer {
     weights_ = make_view(buffers_.allocate<float>(slots), toks, int64_t{model.num_chosen});
     lists_.num_experts = model.num_experts;
     lists_.num_chosen = model.num_chosen;
+    lists_.mxfp4 = model.kind == PackedKind::kMxfp4;
     lists_.first = ints(model.num_experts + 1);
     lists_.slots = ints(slots);
     lists_.places = ints(slots);
@@ -212,9 +214,12 @@ void measure(const Model& model) {
 }  // namespace
 }  // namespace warprow::cuda
 
-int main() {
+// An argument chooses models by a part of their names.
+int main(int argc, char** argv) {
   for (const warprow::cuda::Model& model : warprow::cuda::kModels) {
-    warprow::cuda::measure(model);
+    if (argc < 2 || std::string_view(model.name).find(argv[1]) != std::string_view::npos) {
+      warprow::cuda::measure(model);
+    }
   }
   return 0;
 }

@@ -94,6 +94,7 @@ ExpertLists Experts::lists(int64_t toks,
   const int64_t slots = toks * size_.num_chosen;
   return {size_.num_experts,
           size_.num_chosen,
+          gate_up_.kind == PackedKind::kMxfp4,
           make_view(workspace.first, int64_t{size_.num_experts} + 1),
           make_view(workspace.slots, slots),
           make_view(workspace.places, slots),
@@ -130,7 +131,8 @@ void Experts::forward(Stream& stream,
                       const View<float, 2>& y,
                       bool add,
                       const int32_t* num_rows,
-                      const ExpertsWorkspace& workspace) const {
+                      const ExpertsWorkspace& workspace,
+                      const HalfNorm* next_norm) const {
   const int64_t toks = x.shape[0];
   const int64_t slots = toks * size_.num_chosen;
   const ExpertLists lists = this->lists(toks, num_rows, workspace);
@@ -163,7 +165,7 @@ void Experts::forward(Stream& stream,
   outer.lists = lists;
   outer.scratch = workspace.scratch;
   expert_linear(stream, outer);
-  combine_experts(stream, {outer.y, weights, y, lists, add});
+  combine_experts(stream, {outer.y, weights, y, lists, add, next_norm});
 }
 
 }  // namespace warprow

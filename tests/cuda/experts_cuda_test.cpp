@@ -193,7 +193,7 @@ class RouteExpertsCuda : public ExpertsCuda {
     const std::vector<int32_t> slots = ints(lists.slots, toks * k);
     const std::vector<int32_t> places = ints(lists.places, toks * k);
     const std::vector<int32_t> tiles = ints(lists.tiles, lists.tiles.shape[0]);
-    const int32_t width = expert_tile_places(toks, k, sizes.num_experts);
+    const int32_t width = expert_tile_places(toks, k, sizes.num_experts, false);
     int32_t place = 0;
     size_t tile = 0;
     for (int32_t e = 0; e < sizes.num_experts; ++e) {
@@ -374,6 +374,7 @@ class ExpertProductsCuda : public ExpertsCuda {
     const int64_t toks = static_cast<int64_t>(x.size()) / sizes.hidden;
     const int64_t slots = toks * sizes.num_chosen;
     ExpertLists lists = lists_for(sizes, toks);
+    lists.mxfp4 = w.gate_up_on_device.kind == PackedKind::kMxfp4;
     if (num_real >= 0) {
       lists.num_rows = upload(std::vector<int32_t>{static_cast<int32_t>(num_real)});
     }

@@ -17,15 +17,17 @@ void launch_sm90(Stream& stream,
                  const ExpertLinearArgs& args,
                  ExpertGemmArgs gemm,
                  int32_t tile_places) {
-  switch (tile_places) {
-    case 8:
-      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
-    case 32:
-      return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
-    case 128:
-      return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
-    default:
-      break;
+  if constexpr (kKind == PackedKind::kMxfp4) {
+    if (tile_places <= 32) {
+      return sm90_mxfp4_gemm(stream, gemm, args.epilogue, tile_places);
+    }
+  } else if (tile_places == 8) {
+    return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
+  } else if (tile_places == 32) {
+    return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
+  }
+  if (tile_places == 128) {
+    return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
   }
   if (args.x_by_row) {
     WR_CHECK(args.gathered.shape[0] >= gemm.max_places && args.gathered.shape[1] == gemm.k &&
@@ -69,7 +71,9 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   if (num_rows == 0) {
     return;
   }
-  const int32_t width = expert_tile_places(num_rows, lists.num_chosen, lists.num_experts);
+  WR_CHECK_EQ(lists.mxfp4, mxfp4);
+  const int32_t width =
+      expert_tile_places(num_rows, lists.num_chosen, lists.num_experts, lists.mxfp4);
   const ExpertGemmArgs gemm{
       .x = args.x.data,
       .x_stride = args.x.stride,

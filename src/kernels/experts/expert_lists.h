@@ -15,6 +15,7 @@ namespace warprow {
 struct ExpertLists {
   int32_t num_experts = 0;
   int32_t num_chosen = 0;  // by each row, at most 32
+  bool mxfp4 = false;      // the experts' matrices; CUDA: tiles have the places that suit them
   View<int32_t, 1> first =
       {};  // dev [num_experts + 1]  the place of each expert's first slot; the last: all slots
   View<int32_t, 1> slots = {};   // dev [T * num_chosen]  by place
@@ -28,8 +29,14 @@ struct ExpertLists {
 
 // Places of a tile, by the largest number of rows: a step's tiles should be full, but one tile an expert reads its matrix
 // once. Results do not depend on it.
-constexpr int32_t expert_tile_places(int64_t num_toks, int32_t num_chosen, int32_t num_experts) {
+constexpr int32_t expert_tile_places(int64_t num_toks,
+                                     int32_t num_chosen,
+                                     int32_t num_experts,
+                                     bool mxfp4) {
   const int64_t mean = num_toks * num_chosen / num_experts;
+  if (mxfp4) {
+    return mean <= 40 ? 32 : mean <= 160 ? 128 : 256;
+  }
   return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 ? 128 : 256;
 }
 
@@ -40,7 +47,7 @@ constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_
     return std::min<int64_t>(slots, num_experts) + ceil_div(slots, width);
   };
   const int64_t with_8 = most_tiles(5 * num_experts / num_chosen + 1, 8);
-  const int64_t with_32 = most_tiles(21 * num_experts / num_chosen + 1, 32);
+  const int64_t with_32 = most_tiles(41 * num_experts / num_chosen + 1, 32);
   return std::max({with_8, with_32, most_tiles(max_toks, 128)});  // with 256 fewer
 }
 

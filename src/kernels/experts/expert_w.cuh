@@ -126,6 +126,48 @@ struct ExpertW<PackedKind::kBF16> {
   }
 };
 
+// A lane's 32 numbers of a tile of MXFP4, and their scales.
+class Mxfp4Numbers {
+ public:
+  __device__ __forceinline__ Mxfp4Numbers(const uint4& words, uint32_t scales)
+      : words_{words.x, words.y, words.z, words.w} {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      factors_[i] = __byte_perm(scales, 0, 0x4040 + i * 0x0101) << 7;
+    }
+  }
+  // w: the tile in shared memory. thread: of 128.
+  __device__ __forceinline__ static Mxfp4Numbers load(uint32_t w, int thread) {
+    return {load_shared_four(w + thread * 16),
+            load_shared(w + kMxfp4NumberBytes + thread / 4 * 4)};
+  }
+
+  // Those of inputs 16 i to 16 i + 15 as pairs of bf16, exactly: the four registers of operand A.
+  __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[4]) const {
+    // As bf16: sign, and exponent and fraction of 2^-126 times the number.
+    constexpr uint32_t kNumbers = kMxfp4Number * 0x10001;
+    const uint32_t w = words_[i];
+    const uint32_t rest = mxfp4_rest(words_[i / 2 * 2], words_[i / 2 * 2 + 1]);
+    const uint32_t pairs[4] = {
+        w & kNumbers,
+        w << 4 & kNumbers,
+        __funnelshift_r(w, w, 6) & kNumbers,
+        (i % 2 == 0 ? rest << 6 : __funnelshift_r(rest, rest, 4)) & kNumbers,
+    };
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      asm("mul.rn.bf16x2 %0, %1, %2;"
+          : "=r"(d[j])
+          : "r"(pairs[j]), "r"(factors_[j % 2 * 2 + i / 2]));
+    }
+  }
+
+ private:
+  uint32_t words_[4];
+  // Of the upper row's two groups of 32 inputs, then of the lower's: 2^126 times the scale.
+  uint32_t factors_[4];
+};
+
 // Tiles of MXFP4 (mxfp4_tiles.h), dequantised into registers.
 template <>
 struct ExpertW<PackedKind::kMxfp4> {
@@ -133,48 +175,6 @@ struct ExpertW<PackedKind::kMxfp4> {
   // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile, so each step ends before
   // the next one dequantises. Other warpgroups keep the tensor cores busy.
   static constexpr int kPending = 0;
-
-  // A lane's 32 numbers of a tile, and their scales.
-  class Numbers {
-   public:
-    // w: the tile. thread: of 128.
-    __device__ __forceinline__ Numbers(uint32_t w, int thread) {
-      const uint4 four = load_shared_four(w + thread * 16);
-      words_[0] = four.x;
-      words_[1] = four.y;
-      words_[2] = four.z;
-      words_[3] = four.w;
-      const uint32_t scales = load_shared(w + kMxfp4NumberBytes + thread / 4 * 4);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        factors_[i] = __byte_perm(scales, 0, 0x4040 + i * 0x0101) << 7;
-      }
-    }
-
-    // Those of inputs 16 i to 16 i + 15 as pairs of bf16, exactly: the four registers of operand A.
-    __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[4]) const {
-      // As bf16: sign, and exponent and fraction of 2^-126 times the number.
-      constexpr uint32_t kNumber = 0x81c081c0;
-      const uint32_t w = words_[i];
-      const uint32_t pairs[4] = {
-          w & kNumber,
-          w << 3 & kNumber,
-          w << 6 & kNumber,
-          (w << 1 & 0x80008000) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0),
-      };
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        asm("mul.rn.bf16x2 %0, %1, %2;"
-            : "=r"(d[j])
-            : "r"(pairs[j]), "r"(factors_[j % 2 * 2 + i / 2]));
-      }
-    }
-
-   private:
-    uint32_t words_[4];
-    // Of the upper row's two groups of 32 inputs, then of the lower's: 2^126 times the scale.
-    uint32_t factors_[4];
-  };
 
   __device__ static int num_tiles(int n, int first, int count) {
     return max(0, min(count, (n + 63) / 64 - first));
@@ -211,7 +211,7 @@ struct ExpertW<PackedKind::kMxfp4> {
                                                   uint32_t w,
                                                   uint32_t x,
                                                   int thread) {
-    const Numbers numbers(w, thread);
+    const Mxfp4Numbers numbers = Mxfp4Numbers::load(w, thread);
     uint32_t d[4][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -27,10 +27,16 @@ struct ExpertGemmArgs {
   int32_t k;
 };
 
-// Hopper; kKind is kBF16 or kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each instance
+// Hopper; kKind is kBF16, or with 128 kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each instance
 // (cmake/stubs.cmake).
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+
+// The same for MXFP4 and few places a tile; tile_places: of the work list.
+void sm90_mxfp4_gemm(Stream& stream,
+                     const ExpertGemmArgs& args,
+                     LinearEpilogue epilogue,
+                     int32_t tile_places);
 
 // The same for a work list of 256 places a tile, and x by place.
 template <PackedKind kKind>
