@@ -6,6 +6,7 @@
 #include "kernels/experts/fill_mxfp4.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
+#include "kernels/linear/half_norm.h"
 #include "kernels/random/fill_random.h"
 #include "kernels/random/random_e2m1.h"
 #include "tests/cuda/cuda_test.h"
@@ -359,6 +360,25 @@ class ExpertProductsCuda : public ExpertsCuda {
     return out;
   }
 
+  HalfNorm half_norm(int64_t toks, int64_t width) {
+    HalfNorm half;
+    half.weight = make_view(static_cast<const float*>(upload(normals(static_cast<size_t>(width)))), width);
+    half.rows = poisoned_act(DType::kBF16, toks, width);
+    half.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, width)));
+    return half;
+  }
+  // The first half of a norm, as an operation of its own does it.
+  void expect_begun(const HalfNorm& got, const View<const float, 2>& y, int64_t rows) {
+    HalfNorm want = half_norm(y.shape[0], y.shape[1]);
+    want.weight = got.weight;
+    cuda::begin_norm(stream(), y, want);
+    const auto values = static_cast<size_t>(rows * y.shape[1]);
+    EXPECT_EQ(download(static_cast<uint16_t*>(got.rows.data), values),
+              download(static_cast<uint16_t*>(want.rows.data), values));
+    const size_t squares = values / 64 * (y.shape[0] <= kMaxQuarteredRows ? 4 : 1);
+    EXPECT_EQ(download(got.squares, squares), download(want.squares, squares));
+  }
+
   struct Run {
     std::vector<int32_t> places;
     std::vector<uint16_t> activated;  // by place
@@ -410,13 +430,20 @@ class ExpertProductsCuda : public ExpertsCuda {
                          .bias = w.down_bias,
                          .y = products,
                          .lists = lists});
+    const bool norms = sizes.hidden % 64 == 0;
+    const HalfNorm begun = norms ? half_norm(toks, sizes.hidden) : HalfNorm();
     cuda::combine_experts(
         stream(),
         {.x = products,
          .weights = make_view(static_cast<const float*>(weights), toks, int64_t{sizes.num_chosen}),
          .y = make_view(sums, toks, int64_t{sizes.hidden}),
          .lists = lists,
-         .add = true});
+         .add = true,
+         .next_norm = norms ? &begun : nullptr});
+    if (norms) {
+      expect_begun(begun, make_view(static_cast<const float*>(sums), toks, int64_t{sizes.hidden}),
+                   num_real >= 0 ? num_real : toks);
+    }
     stream().synchronize();
     Run out;
     out.places = ints(lists.places, slots);
@@ -529,7 +556,9 @@ TEST_F(ExpertProductsCuda, Gelu) {
 TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
   for (const auto& [sizes, order] : {std::pair{Sizes{8, 2, 128, 64}, Mxfp4Rows::kHalves},
                                      std::pair{Sizes{16, 4, 96, 96}, Mxfp4Rows::kAlternating},
-                                     std::pair{Sizes{32, 4, 160, 288}, Mxfp4Rows::kAlternating}}) {
+                                     std::pair{Sizes{32, 4, 160, 288}, Mxfp4Rows::kAlternating},
+                                     std::pair{Sizes{8, 2, 1152, 704}, Mxfp4Rows::kAlternating},
+                                     std::pair{Sizes{4, 2, 4128, 32}, Mxfp4Rows::kHalves}}) {
     const auto matrix = [&](int64_t rows, int64_t cols, Mxfp4Rows rows_order) {
       std::uniform_int_distribution<int> byte(0, 255);
       std::uniform_int_distribution<int> scale(115, 128);
@@ -591,7 +620,7 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
     Weights tiled = plain;
     tiled.gate_up_on_device = gate_up.second;
     tiled.down_on_device = down.second;
-    for (const int64_t toks : {1, 5, 30, 60, 170, 900}) {
+    for (const int64_t toks : {1, 5, 30, 60, 120, 170, 900}) {
       SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
       const std::vector<uint16_t> x =
           to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));

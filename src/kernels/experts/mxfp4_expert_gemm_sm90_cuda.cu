@@ -1,219 +1,341 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/check.h"
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/pipeline.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/expert_w.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
 
-#include <algorithm>
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of few places.
-// Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix. A CTA keeps
-//   the rows of x of some tiles in shared memory as a whole. A warp takes a unit at a time and has the next kDepth tiles of
-//   64 inputs in registers, the next unit's among them, so no warp waits for another. It dequantises them there and
-//   multiplies by mma.sync m16n8k16.
-//   Dequantising is most of the work: 34 numbers a clock and SM must leave it to keep up with the memory of an H200.
-// Bytes moved: the matrices of all experts in the list, once for each of their tiles.
+// Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and up to
+//   kMostPlaces places. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
+//   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp has as many tiles of w in registers or on their
+//   way there, at the end of a unit those of its next one. It dequantises them where they are and multiplies by mma.sync
+//   m16n8k16. Dequantising is most of the work: to keep up with the memory of an H200, an SM has a clock for 34 numbers.
+// Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
 //   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
 //   w before it waits for the preceding kernel.
 // Numerics: as sm90_expert_gemm, bit for bit.
-// Preconditions: as sm90_expert_gemm.
+// Preconditions: as sm90_expert_gemm; k a multiple of 32.
 // Origin: own design.
 namespace warprow::cuda {
 namespace {
 
-constexpr int kWarps = 16;
-constexpr int kThreads = kWarps * 32;
-constexpr int kDepth = 9;         // tiles of w that a warp has on their way
-constexpr int kMostBlocks = 4;    // of 8 places, of a unit
-constexpr int kMostPieces = 8;    // whose x a CTA has at a time
-constexpr size_t kSharedBytes = size_t{226} * 1024;
+constexpr int kWarps = 16;  // that multiply
+constexpr int kThreads = (kWarps + 4) * 32;  // setmaxnreg counts whole warpgroups
+constexpr int kDepth = 5;  // tiles of w that a warp has on their way
+constexpr int kMostPlaces = 64;
+constexpr int kRowBytes = kDepth * 128 + 16;  // of x in a stage; no bank conflicts
+constexpr int kStageBytes = kMostPlaces * kRowBytes;
+constexpr int kStages = 5;
+constexpr size_t kSharedBytes = kStages * kStageBytes;
+using Stages = RingCursor<kStages>;
 
 struct Params {
   ExpertGemmArgs a;
-  int32_t units;      // of an expert's matrix
-  int32_t steps;      // of 64 inputs
-  int32_t row_bytes;  // of x in shared memory
-  int32_t room;       // rows of x in shared memory
-  int32_t places;     // of a part of a tile, at most
-  int32_t parts;      // of a tile
-  bool again;         // experts have several parts
+  int32_t units;  // of an expert's matrix
+  int32_t steps;  // of 64 inputs
+  int32_t parts;  // of a tile: kMostPlaces each
+  bool again;     // experts have several parts
 };
 
-// Up to 32 places of an expert.
+// Up to kMostPlaces places of an expert.
 struct Piece {
   int expert;
   int place;
   int num_places;
-  int row;  // of x in shared memory
+
+  // index: of the parts of all tiles.
+  __device__ __forceinline__ Piece(const Params& p, int index) {
+    const int tile = index / p.parts;
+    const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + tile);
+    const int first = (index - tile * p.parts) * kMostPlaces;
+    expert = entry.x;
+    place = entry.y + first;
+    num_places = max(0, min(kMostPlaces, entry.z - first));
+  }
+  // Rows of x in a stage.
+  [[nodiscard]] __device__ int rows() const { return (num_places + 7) / 8 * 8; }
 };
 
-// What a lane has of the next tiles.
-struct Loads {
-  uint4 words[kDepth];
-  uint32_t scales[kDepth];
+// Calls visit(piece, first row of x in a stage, first unit of the round, the unit behind the last) for each piece of the
+// round from unit `at` on. Returns the next round's first unit.
+template <typename Visit>
+__device__ __forceinline__ int visit_round(const Params& p, int at, int end, const Visit& visit) {
+  const int last = min(end, at + kWarps);
+  for (int row = 0; at < last;) {
+    const int index = at / p.units;
+    const Piece piece(p, index);
+    if (row + piece.rows() > kMostPlaces) {
+      break;
+    }
+    const int behind = min(last, (index + 1) * p.units);
+    visit(piece, row, at, behind);
+    row += piece.rows();
+    at = behind;
+  }
+  return at;
+}
+
+// What a warp does in a round.
+struct Unit {
+  int expert = 0;
+  int place = 0;
+  int num_places = 0;  // 0: nothing
+  int row = 0;         // of x in a stage
+  int number = 0;      // in the expert's matrix
+
+  // next: becomes the next round's first unit.
+  __device__ __forceinline__ Unit(const Params& p, int at, int end, int warp, int& next) {
+    next = visit_round(p, at, end, [&](const Piece& piece, int first_row, int first, int behind) {
+      if (first <= at + warp && at + warp < behind) {
+        expert = piece.expert;
+        place = piece.place;
+        num_places = piece.num_places;
+        row = first_row;
+        number = (at + warp) % p.units;
+      }
+    });
+  }
 };
+
+// One warp: copies rows of x.
+__device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint64_t policy = read_again();
+  while (at < end) {
+    // Of the lane's rows of a stage: where they are in x; null: no place's.
+    const Bf16* rows[kMostPlaces / 32] = {};
+    int num_rows = 0;
+    at = visit_round(p, at, end, [&](const Piece& piece, int first_row, int, int) {
+      num_rows += piece.num_places;
+#pragma unroll
+      for (int i = 0; i < kMostPlaces / 32; ++i) {
+        const int own = i * 32 + lane - first_row;
+        if (own >= 0 && own < piece.num_places) {
+          int64_t row = piece.place + own;
+          if (p.a.slots != nullptr) {
+            row = __ldcg(p.a.slots + row) / p.a.num_chosen;
+          }
+          rows[i] = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride;
+        }
+      }
+    });
+    for (int input = 0; input < p.a.k; input += kDepth * 64, ring.next()) {
+      const int bytes = min(kDepth * 64, p.a.k - input) * 2;
+      barrier_wait(ring.empty(), ring.phase ^ 1);
+      if (lane == 0) {
+        barrier_arrive_expecting(ring.full(), num_rows * bytes);
+      }
+      __syncwarp();
+      const uint32_t stage = ring.data + ring.stage * kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kMostPlaces / 32; ++i) {
+        if (rows[i] != nullptr) {
+          bulk_load(
+              stage + (i * 32 + lane) * kRowBytes, rows[i] + input, bytes, ring.full(), policy);
+        }
+      }
+    }
+  }
+}
 
 // Where the lane's numbers and scales of 16 rows and 64 inputs are.
 struct Source {
   const std::byte* numbers;
   const std::byte* scales;
 
+  __device__ __forceinline__ Source(const Params& p, const Unit& unit, int lane) {
+    const int64_t tile = int64_t{unit.expert} * ((p.a.n + 63) / 64) + unit.number / 4;
+    const std::byte* first = static_cast<const std::byte*>(p.a.w) + tile * p.steps * kMxfp4TileBytes;
+    numbers = first + unit.number % 4 * 512 + lane * 16;
+    scales = first + kMxfp4NumberBytes + unit.number % 4 * 32 + lane / 4 * 4;
+  }
   __device__ __forceinline__ void move(int tiles) {
     numbers += tiles * kMxfp4TileBytes;
     scales += tiles * kMxfp4TileBytes;
   }
 };
 
-__device__ __forceinline__ void fetch(
-    Loads& loads, int i, const Source& from, bool valid, uint64_t policy) {
-  uint4& words = loads.words[i];
-  asm volatile(
-      "{\n"
-      ".reg .pred valid;\n"
-      "setp.ne.b32 valid, %7, 0;\n"
-      "@valid ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%5], %8;\n"
-      "@valid ld.global.nc.L1::no_allocate.L2::cache_hint.b32 %4, [%6], %8;\n"
-      "}\n"
-      : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w), "+r"(loads.scales[i])
-      : "l"(from.numbers + i * kMxfp4TileBytes),
-        "l"(from.scales + i * kMxfp4TileBytes),
-        "r"(valid ? 1 : 0),
-        "l"(policy));
-}
-
-// A warp's way through its units.
+// A warp that multiplies.
 template <LinearEpilogue kEpilogue>
-class Warp {
+class Multiplier {
  public:
-  __device__ __forceinline__ Warp(const Params& p, uint32_t x)
+  __device__ __forceinline__ Multiplier(const Params& p, const Stages& ring)
       : p_(p),
-        x_(x),
+        ring_(ring),
+        warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         policy_(p.again ? read_again() : read_once()) {}
 
-  [[nodiscard]] __device__ __forceinline__ Source source(int expert, int unit) const {
-    const int64_t tile = int64_t{expert} * ((p_.a.n + 63) / 64) + unit / 4;
-    const std::byte* first = static_cast<const std::byte*>(p_.a.w) + tile * p_.steps * kMxfp4TileBytes;
-    return {first + unit % 4 * 512 + lane_ * 16,
-            first + kMxfp4NumberBytes + unit % 4 * 32 + lane_ / 4 * 4};
-  }
-  // Loads the first tiles of a unit.
-  __device__ __forceinline__ void begin(const Source& from) {
+  // All rounds from unit `at` to `end`. wait: called when the first tiles of w are on their way.
+  template <typename Wait>
+  __device__ __forceinline__ void run(int at, int end, const Wait& wait) {
+    Unit unit(p_, at, end, warp_, at);
+    const Source first(p_, unit, lane_);
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
-      loads_.words[i] = {};
-      loads_.scales[i] = 0;
-      fetch(loads_, i, from, i < p_.steps, policy_);
+      words_[i] = {};
+      scales_[i] = 0;
+      fetch(i, first, unit.num_places > 0 && i < p_.steps);
     }
-  }
-  // A unit whose first tiles are on their way; loads those of the next one if there is one.
-  __device__ __forceinline__ void run(const Piece& piece, int unit, const Source& next, bool has_next) {
-    switch ((piece.num_places + 7) / 8) {
-      case 1:
-        return run_blocks<1>(piece, unit, next, has_next);
-      case 2:
-        return run_blocks<2>(piece, unit, next, has_next);
-      case 3:
-        return run_blocks<3>(piece, unit, next, has_next);
-      default:
-        return run_blocks<kMostBlocks>(piece, unit, next, has_next);
+    wait();
+    for (bool more = true; more;) {
+      more = at < end;
+      const Unit next(p_, at, end, warp_, at);
+      run_unit(unit, next);
+      unit = next;
     }
   }
 
  private:
   static constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
 
-  // sum += w * x^T over the 64 inputs of loaded tile i. x: where the lane's part of each block's rows is.
+  __device__ __forceinline__ void fetch(int i, const Source& from, bool valid) {
+    uint4& words = words_[i];
+    asm volatile(
+        "{\n"
+        ".reg .pred valid;\n"
+        "setp.ne.b32 valid, %7, 0;\n"
+        "@valid ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%5], %8;\n"
+        "@valid ld.global.nc.L1::no_allocate.L2::cache_hint.b32 %4, [%6], %8;\n"
+        "}\n"
+        : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w), "+r"(scales_[i])
+        : "l"(from.numbers + i * kMxfp4TileBytes),
+          "l"(from.scales + i * kMxfp4TileBytes),
+          "r"(valid ? 1 : 0),
+          "l"(policy_));
+  }
+
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (lane_ == 0) {
+      barrier_arrive(ring_.empty());
+    }
+    ring_.next();
+  }
+
+  // A unit whose first tiles are on their way; loads those of the next one.
+  __device__ __forceinline__ void run_unit(const Unit& unit, const Unit& next) {
+    switch ((unit.num_places + 7) / 8) {
+      case 0:
+        return skip(next);
+      case 1:
+        return run_blocks<1>(unit, next);
+      case 2:
+        return run_blocks<2>(unit, next);
+      case 3:
+        return run_blocks<3>(unit, next);
+      case 4:
+        return run_blocks<4>(unit, next);
+      case 5:
+      case 6:
+        return run_blocks<6>(unit, next);
+      default:
+        return run_blocks<8>(unit, next);
+    }
+  }
+
+  // No unit: other warps have some.
+  __device__ __forceinline__ void skip(const Unit& next) {
+    const Source from(p_, next, lane_);
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      fetch(i, from, next.num_places > 0 && i < p_.steps);
+    }
+    for (int left = p_.steps; left > 0; left -= kDepth) {
+      barrier_wait(ring_.full(), ring_.phase);
+      release();
+    }
+  }
+
+  // sum += w * x^T over the 64 inputs of loaded tile i. x: the lane's part of a stage's rows. both: not only 32 of them.
   template <int kBlocks>
   __device__ __forceinline__ void multiply(float (&sum)[kBlocks][4],
                                            int i,
-                                           const uint32_t (&x)[kBlocks]) const {
-    const Mxfp4Numbers numbers(loads_.words[i], loads_.scales[i]);
+                                           uint32_t x,
+                                           bool both = true) const {
+    const Mxfp4Numbers numbers(words_[i], scales_[i]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint32_t pairs[kBlocks][4];
+      if (half == 1 && !both) {
+        break;
+      }
+      uint32_t w[2][4];
+      numbers.dequantise(half * 2, w[0]);
+      numbers.dequantise(half * 2 + 1, w[1]);
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) {
-        load_matrices(pairs[j], x[j] + i * 128 + half * 64);
-      }
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        uint32_t w[4];
-        numbers.dequantise(half * 2 + k, w);
-#pragma unroll
-        for (int j = 0; j < kBlocks; ++j) {
-          mma_bf16(sum[j], w, pairs[j][k * 2], pairs[j][k * 2 + 1]);
-        }
+        uint32_t pairs[4];
+        load_matrices(pairs, x + j * 8 * kRowBytes + i * 128 + half * 64);
+        mma_bf16(sum[j], w[0], pairs[0], pairs[1]);
+        mma_bf16(sum[j], w[1], pairs[2], pairs[3]);
       }
     }
   }
 
   template <int kBlocks>
-  __device__ __forceinline__ void run_blocks(const Piece& piece,
-                                             int unit,
-                                             const Source& next,
-                                             bool has_next) {
-    const int row = unit * 16;
-    const ExpertBias bias(p_.a, kGates, piece.expert, row, lane_);
+  __device__ __forceinline__ void run_blocks(const Unit& unit, const Unit& next) {
+    const ExpertBias bias(p_.a, kGates, unit.expert, unit.number * 16, lane_);
     float sum[kBlocks][4] = {};
     // The row of x and the 16 bytes of it that the lane gives to ldmatrix.
-    uint32_t x[kBlocks];
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      x[j] = x_ + (piece.row + 8 * j + lane_ % 8) * p_.row_bytes + lane_ / 8 * 16;
-    }
-    Source from = source(piece.expert, unit);
+    const int own = (unit.row + lane_ % 8) * kRowBytes + lane_ / 8 * 16;
+    const auto stage = [&] { return ring_.data + ring_.stage * kStageBytes + own; };
+    Source from(p_, unit, lane_);
     int left = p_.steps;
-    for (; left >= kDepth; left -= kDepth) {
+    const bool has_tail = p_.a.k % 64 != 0 || left % kDepth != 0;
+    for (; left > kDepth || (left == kDepth && !has_tail); left -= kDepth) {
       from.move(kDepth);
       int loads = min(kDepth, left - kDepth);  // of this unit
       if (left == kDepth) {
-        from = next;
-        loads = has_next ? kDepth : 0;
+        from = Source(p_, next, lane_);
+        loads = next.num_places > 0 ? kDepth : 0;
       }
+      barrier_wait(ring_.full(), ring_.phase);
+      const uint32_t x = stage();
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {
         multiply<kBlocks>(sum, i, x);
-        fetch(loads_, i, from, i < loads, policy_);
+        fetch(i, from, i < loads);
       }
-#pragma unroll
-      for (uint32_t& at : x) {
-        at += kDepth * 128;
-      }
+      release();
     }
-    if (left > 0) {
+    if (has_tail) {
+      const Source behind(p_, next, lane_);
+      barrier_wait(ring_.full(), ring_.phase);
+      const uint32_t x = stage();
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {
         if (i < left) {
-          multiply<kBlocks>(sum, i, x);
+          multiply<kBlocks>(sum, i, x, i + 1 < left || p_.a.k % 64 == 0);
         }
-        fetch(loads_, i, next, has_next && i < p_.steps, policy_);
+        fetch(i, behind, next.num_places > 0 && i < p_.steps);
       }
+      release();
     }
-    write<kBlocks>(sum, bias, piece, row);
+    write<kBlocks>(sum, bias, unit);
   }
 
   template <int kBlocks>
   __device__ __forceinline__ void write(const float (&sum)[kBlocks][4],
                                         const ExpertBias& bias,
-                                        const Piece& piece,
-                                        int row) const {
-    // Products 4 j to 4 j + 3: row lane / 4 of the unit and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
-    // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
-    const int first = kGates ? row / 2 : row;
+                                        const Unit& unit) const {
+    // Of a block's four products: row lane / 4 of the unit and places lane % 4 * 2, + 1; then the row 8 below. Transposed,
+    // a lane has place lane / 4 and rows lane % 4 * 2, + 1.
+    const int first = unit.number * (kGates ? 8 : 16);
     const int outputs = kGates ? p_.a.n / 2 : p_.a.n;
-    Bf16* y = static_cast<Bf16*>(p_.a.y) + (piece.place + lane_ / 4) * p_.a.y_stride + first +
+    Bf16* y = static_cast<Bf16*>(p_.a.y) + (unit.place + lane_ / 4) * p_.a.y_stride + first +
               lane_ % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       const float* v = sum[j];
-      const bool is_place = 8 * j + lane_ / 4 < piece.num_places;
+      const bool is_place = 8 * j + lane_ / 4 < unit.num_places;
       Bf16* to = y + 8 * j * p_.a.y_stride;
       if constexpr (kGates) {
         const uint32_t pair =
@@ -235,113 +357,56 @@ class Warp {
   }
 
   const Params& p_;
-  uint32_t x_;
+  Stages ring_;
+  int warp_;
   int lane_;
   uint64_t policy_;
-  Loads loads_;
+  // Tiles of w.
+  uint4 words_[kDepth];
+  uint32_t scales_[kDepth];
 };
-
-// Lists the pieces from unit `at` on whose rows of x find room. Returns the unit behind them. All threads call it.
-__device__ int list_pieces(const Params& p, int at, int end, Piece* pieces) {
-  int rows = 0;
-  for (int count = 0; at < end && count < kMostPieces; ++count) {
-    const int index = at / p.units;
-    const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + index / p.parts);
-    const int first = index % p.parts * p.places;
-    const int places = max(0, min(p.places, entry.z - first));
-    const int needed = (places + 7) / 8 * 8;
-    if (rows + needed > p.room) {
-      break;
-    }
-    if (threadIdx.x == 0) {
-      pieces[count] = {entry.x, entry.y + first, places, rows};
-    }
-    rows += needed;
-    at = min(end, (index + 1) * p.units);
-  }
-  return at;
-}
-
-// Begins to copy the pieces' rows of x to shared memory, with zeros behind their ends.
-__device__ __forceinline__ void load_x(const Params& p,
-                                       uint32_t x,
-                                       const Piece* pieces,
-                                       int count) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int i = 0; i < count; ++i) {
-    const Piece piece = pieces[i];
-    // A row by as many warps as there are for it.
-    const int sharing = piece.num_places >= kWarps ? 1 : piece.num_places >= kWarps / 4 ? 4 : 16;
-    for (int r = warp / sharing; r < piece.num_places; r += kWarps / sharing) {
-      int64_t row = piece.place + r;
-      if (p.a.slots != nullptr) {
-        row = __ldcg(p.a.slots + row) / p.a.num_chosen;
-      }
-      const Bf16* from = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride;
-      const uint32_t to = x + (piece.row + r) * p.row_bytes;
-      for (int at = warp % sharing * 32 + lane; at < p.steps * 8; at += sharing * 32) {
-        const bool inside = at * 8 < p.a.k;
-        copy16_async(to + at * 16, inside ? from + at * 8 : from, inside);
-      }
-    }
-  }
-  copy_commit();
-}
 
 template <LinearEpilogue kEpilogue>
 __global__ void __launch_bounds__(kThreads, 1)
     mxfp4_expert_kernel(const __grid_constant__ Params p) {
-  extern __shared__ unsigned char memory[];
-  __shared__ Piece pieces[kMostPieces];
-  const uint32_t x = (shared_address(memory) + 127) & ~127U;
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ uint64_t barriers[2 * kStages];
+  const Stages ring{shared_address(memory), shared_address(barriers), kStages};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(ring.barriers + i * 8, 1);
+      barrier_init(ring.barriers + (kStages + i) * 8, kWarps);
+    }
+    fence_async_proxy();
+  }
+  __syncthreads();
   const bool lists_are_old = p.a.slots == nullptr;
   if (!lists_are_old) {
     pdl_wait();
     pdl_release();
   }
-  const int64_t units = int64_t{__ldcg(p.a.tiles)} * p.parts * p.units;
-  int at = static_cast<int>(units * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  bool waited = !lists_are_old;
-  Warp<kEpilogue> state(p, x);
-  while (at < end) {
-    const int behind = list_pieces(p, at, end, pieces);
-    const int first = at / p.units;
-    __syncthreads();
-    int index = at + warp;
-    const auto source_of = [&](int unit) {
-      return state.source(pieces[unit / p.units - first].expert, unit % p.units);
-    };
-    if (index < behind) {
-      state.begin(source_of(index));
-    }
-    if (!waited) {
+  const auto wait = [&] {
+    if (lists_are_old) {
       pdl_wait();
       pdl_release();
-      waited = true;
     }
-    load_x(p, x, pieces, (behind - 1) / p.units - first + 1);
-    copy_wait<0>();
-    __syncthreads();
-    for (; index < behind; index += kWarps) {
-      const Piece piece = pieces[index / p.units - first];
-      const bool has_next = index + kWarps < behind;
-      const Source next = source_of(has_next ? index + kWarps : index);
-      if (piece.num_places > 0) {
-        state.run(piece, index % p.units, next, has_next);
-      } else if (has_next) {
-        state.begin(next);
-      }
+  };
+  const int64_t units = int64_t{__ldcg(p.a.tiles)} * p.parts * p.units;
+  const auto at = static_cast<int>(units * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  if (threadIdx.x >= kWarps * 32) {
+    lower_registers<24>();
+    wait();
+    if (threadIdx.x < (kWarps + 1) * 32) {
+      load_x(p, ring, at, end);
     }
-    at = behind;
+  } else {
+    raise_registers<120>();
     if (at < end) {
-      __syncthreads();
+      Multiplier<kEpilogue>(p, ring).run(at, end, wait);
+    } else {
+      wait();
     }
-  }
-  if (!waited) {
-    pdl_wait();
   }
 }
 
@@ -362,17 +427,12 @@ void sm90_mxfp4_gemm(Stream& stream,
                      const ExpertGemmArgs& args,
                      LinearEpilogue epilogue,
                      int32_t tile_places) {
-  Params params{};
-  params.a = args;
-  params.units = ceil_div(args.n, 16);
-  params.steps = ceil_div(args.k, kMxfp4TileCols);
-  params.row_bytes = params.steps * 128 + 16;
-  params.room = static_cast<int32_t>((kSharedBytes - 128) / static_cast<size_t>(params.row_bytes)) /
-                8 * 8;
-  WR_CHECK(params.room >= 8, "rows of {} inputs", args.k);
-  params.places = std::min(kMostBlocks * 8, params.room);
-  params.parts = ceil_div(tile_places, params.places);
-  params.again = params.parts > 1;
+  const int32_t parts = ceil_div(tile_places, kMostPlaces);
+  const Params params{.a = args,
+                      .units = ceil_div(args.n, 16),
+                      .steps = ceil_div(args.k, kMxfp4TileCols),
+                      .parts = parts,
+                      .again = parts > 1};
   if (epilogue == LinearEpilogue::kSwiGlu) {
     launch_instance<LinearEpilogue::kSwiGlu>(stream, params);
   } else {
