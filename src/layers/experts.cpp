@@ -94,7 +94,6 @@ ExpertLists Experts::lists(int64_t toks,
   const int64_t slots = toks * size_.num_chosen;
   return {size_.num_experts,
           size_.num_chosen,
-          gate_up_.kind == PackedKind::kMxfp4,
           make_view(workspace.first, int64_t{size_.num_experts} + 1),
           make_view(workspace.slots, slots),
           make_view(workspace.places, slots),
@@ -102,7 +101,8 @@ ExpertLists Experts::lists(int64_t toks,
           make_view(workspace.tiles,
                     workspace.tiles == nullptr
                         ? 0
-                        : expert_tiles_room(toks, size_.num_chosen, size_.num_experts))};
+                        : expert_tiles_room(toks, size_.num_chosen, size_.num_experts)),
+          gate_up_.kind == PackedKind::kMxfp4};
 }
 
 void Experts::route(Stream& stream,

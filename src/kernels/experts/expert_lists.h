@@ -15,7 +15,6 @@ namespace warprow {
 struct ExpertLists {
   int32_t num_experts = 0;
   int32_t num_chosen = 0;  // by each row, at most 32
-  bool mxfp4 = false;      // the experts' matrices; CUDA: tiles have the places that suit them
   View<int32_t, 1> first =
       {};  // dev [num_experts + 1]  the place of each expert's first slot; the last: all slots
   View<int32_t, 1> slots = {};   // dev [T * num_chosen]  by place
@@ -25,6 +24,7 @@ struct ExpertLists {
   // CUDA: dev [expert_tiles_room], the work list of products: {tiles, 0, 0, 0}, then for each tile {expert, first place,
   // places, 0}. A tile has at most expert_tile_places places of one expert.
   View<int32_t, 1> tiles = {};
+  bool mxfp4 = false;  // the experts' matrices are; CUDA: tiles have the places that suit them
 };
 
 // Places of a tile, by the largest number of rows: a step's tiles should be full, but one tile an expert reads its matrix
