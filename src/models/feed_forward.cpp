@@ -206,13 +206,8 @@ void ExpertFeedForward::forward(Stream& stream,
   }
   const bool add = is_plain() || shared_;
   experts_.route(stream, normed, in.num_toks, linear, workspace.experts);
-  experts_.forward(stream,
-                   normed,
-                   sum,
-                   add,
-                   in.num_toks,
-                   workspace.experts,
-                   next_norm(residual.shape[0]));
+  experts_.forward(
+      stream, normed, sum, add, in.num_toks, workspace.experts, next_norm(residual.shape[0]));
   if (!is_plain()) {
     join_product(stream, mode_, sum, residual);
   }

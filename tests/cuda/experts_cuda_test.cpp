@@ -362,7 +362,8 @@ class ExpertProductsCuda : public ExpertsCuda {
 
   HalfNorm half_norm(int64_t toks, int64_t width) {
     HalfNorm half;
-    half.weight = make_view(static_cast<const float*>(upload(normals(static_cast<size_t>(width)))), width);
+    half.weight =
+        make_view(static_cast<const float*>(upload(normals(static_cast<size_t>(width)))), width);
     half.rows = poisoned_act(DType::kBF16, toks, width);
     half.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, width)));
     return half;
@@ -441,7 +442,8 @@ class ExpertProductsCuda : public ExpertsCuda {
          .add = true,
          .next_norm = norms ? &begun : nullptr});
     if (norms) {
-      expect_begun(begun, make_view(static_cast<const float*>(sums), toks, int64_t{sizes.hidden}),
+      expect_begun(begun,
+                   make_view(static_cast<const float*>(sums), toks, int64_t{sizes.hidden}),
                    num_real >= 0 ? num_real : toks);
     }
     stream().synchronize();

@@ -138,8 +138,7 @@ class Mxfp4Numbers {
   }
   // w: the tile in shared memory. thread: of 128.
   __device__ __forceinline__ static Mxfp4Numbers load(uint32_t w, int thread) {
-    return {load_shared_four(w + thread * 16),
-            load_shared(w + kMxfp4NumberBytes + thread / 4 * 4)};
+    return {load_shared_four(w + thread * 16), load_shared(w + kMxfp4NumberBytes + thread / 4 * 4)};
   }
 
   // Those of inputs 16 i to 16 i + 15 as pairs of bf16, exactly: the four registers of operand A.

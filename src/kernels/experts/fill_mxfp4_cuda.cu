@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(kThreads) fill_tiles(FillMxfp4Args a, int64_t 
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
     const int64_t c = first + thread % 2 * 32 + block * 16 + lane % 4 * 2;
-    words |=
-        mxfp4_spread(two_at(a, upper, c), block, 0) | mxfp4_spread(two_at(a, lower, c), block, 1) |
-        mxfp4_spread(two_at(a, upper, c + 8), block, 2) |
-        mxfp4_spread(two_at(a, lower, c + 8), block, 3);
+    words |= mxfp4_spread(two_at(a, upper, c), block, 0) |
+             mxfp4_spread(two_at(a, lower, c), block, 1) |
+             mxfp4_spread(two_at(a, upper, c + 8), block, 2) |
+             mxfp4_spread(two_at(a, lower, c + 8), block, 3);
   }
   reinterpret_cast<uint64_t*>(to)[thread] = words;
   if (thread % 2 != 0) {

@@ -27,9 +27,9 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kWarps = 16;  // that multiply
+constexpr int kWarps = 16;                   // that multiply
 constexpr int kThreads = (kWarps + 4) * 32;  // setmaxnreg counts whole warpgroups
-constexpr int kDepth = 5;  // tiles of w that a warp has on their way
+constexpr int kDepth = 5;                    // tiles of w that a warp has on their way
 constexpr int kMostPlaces = 64;
 constexpr int kRowBytes = kDepth * 128 + 16;  // of x in a stage; no bank conflicts
 constexpr int kStageBytes = kMostPlaces * kRowBytes;
@@ -153,7 +153,8 @@ struct Source {
 
   __device__ __forceinline__ Source(const Params& p, const Unit& unit, int lane) {
     const int64_t tile = int64_t{unit.expert} * ((p.a.n + 63) / 64) + unit.number / 4;
-    const std::byte* first = static_cast<const std::byte*>(p.a.w) + tile * p.steps * kMxfp4TileBytes;
+    const std::byte* first =
+        static_cast<const std::byte*>(p.a.w) + tile * p.steps * kMxfp4TileBytes;
     numbers = first + unit.number % 4 * 512 + lane * 16;
     scales = first + kMxfp4NumberBytes + unit.number % 4 * 32 + lane / 4 * 4;
   }
@@ -367,8 +368,8 @@ class Multiplier {
 };
 
 template <LinearEpilogue kEpilogue>
-__global__ void __launch_bounds__(kThreads, 1)
-    mxfp4_expert_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) mxfp4_expert_kernel(
+    const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t barriers[2 * kStages];
   const Stages ring{shared_address(memory), shared_address(barriers), kStages};
