@@ -18,7 +18,7 @@ void launch_sm90(Stream& stream,
                  ExpertGemmArgs gemm,
                  int32_t tile_places) {
   if constexpr (kKind == PackedKind::kMxfp4) {
-    if (tile_places <= 32) {
+    if (tile_places <= 64) {
       return sm90_mxfp4_gemm(stream, gemm, args.epilogue, tile_places);
     }
   } else if (tile_places == 8) {

@@ -35,7 +35,7 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
                                      bool mxfp4) {
   const int64_t mean = num_toks * num_chosen / num_experts;
   if (mxfp4) {
-    return mean <= 40 ? 32 : mean <= 160 ? 128 : 256;
+    return mean <= 40 ? 64 : mean <= 160 ? 128 : 256;
   }
   return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 ? 128 : 256;
 }
@@ -47,7 +47,7 @@ constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_
     return std::min<int64_t>(slots, num_experts) + ceil_div(slots, width);
   };
   const int64_t with_8 = most_tiles(5 * num_experts / num_chosen + 1, 8);
-  const int64_t with_32 = most_tiles(41 * num_experts / num_chosen + 1, 32);
+  const int64_t with_32 = most_tiles(21 * num_experts / num_chosen + 1, 32);
   return std::max({with_8, with_32, most_tiles(max_toks, 128)});  // with 256 fewer
 }
 
