@@ -130,9 +130,14 @@ WARPROW_API warprow_status warprow_engine_wake_up(warprow_engine* engine, const 
 /* Forgets every cached prefix. WARPROW_INVALID_ARGUMENT while requests run. */
 WARPROW_API warprow_status warprow_engine_reset_prefix_cache(warprow_engine* engine);
 
-/* Runs no step until warprow_engine_resume; new requests wait. keep: 1: requests go on afterwards where they were;
- * 0: they end with WARPROW_FINISH_ABORT. */
-WARPROW_API warprow_status warprow_engine_pause(warprow_engine* engine, int32_t keep);
+enum {
+  WARPROW_PAUSE_ABORT = 0, /* requests end with WARPROW_FINISH_ABORT */
+  WARPROW_PAUSE_KEEP = 1,  /* they go on afterwards where they were */
+  WARPROW_PAUSE_WAIT = 2   /* the call returns when they have ended as they would; new ones wait */
+};
+
+/* Runs no step until warprow_engine_resume; new requests wait. mode: WARPROW_PAUSE_... */
+WARPROW_API warprow_status warprow_engine_pause(warprow_engine* engine, int32_t mode);
 WARPROW_API warprow_status warprow_engine_resume(warprow_engine* engine);
 
 /* Replaces the weights by those of another checkpoint of the same model, in place. Only while the engine is paused.
@@ -140,6 +145,15 @@ WARPROW_API warprow_status warprow_engine_resume(warprow_engine* engine);
  * far; cached prefixes are forgotten. WARPROW_INVALID_ARGUMENT if the model is another one, or a tensor has another type
  * or shape; the engine then has its old weights. */
 WARPROW_API warprow_status warprow_engine_update_weights(warprow_engine* engine, const char* model);
+
+/* Loads a LoRA adapter from a directory that PEFT saved. The setting enable_lora is needed. Requests may have its name as
+ * "model" when the call returns; nothing that runs waits for it. WARPROW_INVALID_ARGUMENT if the name is taken, no place
+ * is left (max_cpu_loras) or the adapter does not fit the model. */
+WARPROW_API warprow_status warprow_engine_load_adapter(warprow_engine* engine, const char* name, const char* path);
+/* New requests may no longer have the name; those that do go on. WARPROW_NOT_FOUND. */
+WARPROW_API warprow_status warprow_engine_unload_adapter(warprow_engine* engine, const char* name);
+/* A JSON list of {"name", "path"}, in the order of loading. Free with warprow_free. */
+WARPROW_API warprow_status warprow_engine_adapters(warprow_engine* engine, char** json);
 
 /* ---- Text ---- */
 

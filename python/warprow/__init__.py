@@ -17,6 +17,7 @@ from .errors import (
 )
 from .flat_logprobs import FlatLogprobs
 from .llm import LLM
+from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput, RequestTimings
 from .pooling import (
     ClassificationOutput,
@@ -45,6 +46,7 @@ __all__ = [
     "FlatLogprobs",
     "InvalidArgumentError",
     "LLM",
+    "LoRARequest",
     "Logprob",
     "NotFoundError",
     "OutOfMemoryError",

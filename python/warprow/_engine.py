@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from ._library import CLOSED, DONE, OK, TIMEOUT, Output, byref, check, lib, take_text
 from .logits_rules import Rule, RuleList
 
+PAUSE_MODES = ("abort", "keep", "wait")
 
 # At the interpreter's exit the engines' threads must end. Their handles are left, because threads of Python may still be
 # inside calls.
@@ -77,14 +79,28 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         check(lib.warprow_engine_reset_prefix_cache(self.handle))
 
-    def pause(self, keep: bool) -> None:
-        check(lib.warprow_engine_pause(self.handle, keep))
+    def pause(self, mode: str) -> None:
+        """mode: of PAUSE_MODES."""
+        check(lib.warprow_engine_pause(self.handle, PAUSE_MODES.index(mode)))
 
     def resume(self) -> None:
         check(lib.warprow_engine_resume(self.handle))
 
     def update_weights(self, model: str) -> None:
         check(lib.warprow_engine_update_weights(self.handle, model.encode()))
+
+    def load_adapter(self, name: str, path: str) -> None:
+        check(lib.warprow_engine_load_adapter(self.handle, name.encode(), os.fsencode(path)))
+
+    def unload_adapter(self, name: str) -> None:
+        check(lib.warprow_engine_unload_adapter(self.handle, name.encode()))
+
+    def adapters(self) -> list[dict[str, str]]:
+        """With "name" and "path", in the order of loading."""
+        text = ctypes.c_void_p()
+        check(lib.warprow_engine_adapters(self.handle, byref(text)))
+        read: list[dict[str, str]] = json.loads(take_text(text))
+        return read
 
     def encode(self, text: str, add_special: bool) -> list[int]:
         data = text.encode("utf-8", "surrogatepass")

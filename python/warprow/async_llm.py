@@ -9,11 +9,12 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from ._engine import Engine, OwnedOutput, Queue
+from ._engine import PAUSE_MODES, Engine, OwnedOutput, Queue
 from ._library import DONE, TIMEOUT
 from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampling_body, text_of, weights_path
 from .errors import ClosedError
 from .logits_rules import Rule
+from .lora import Adapters, LoRARequest
 from .outputs import RequestOutput
 from .pooling import PoolingOutput, PoolingParams, PoolingRequestOutput, pooling_request
 from .sampling_params import SamplingParams
@@ -120,6 +121,7 @@ class AsyncLLM:
     def __init__(self, model: str, *, logits_rules: Sequence[Rule] = (), **engine_args: Any) -> None:
         self._engine = Engine({"model": model, **engine_args}, logits_rules)
         self.info = self._engine.info()
+        self._adapters = Adapters(self._engine)
         self._dispatcher = _Dispatcher(self._engine)
         self._requests: dict[str, int | None] = {}  # None: not submitted yet
         self._aborted_early: set[str] = set()
@@ -147,6 +149,7 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """The answer as it grows; SamplingParams.output_kind says whether each output has all of it or what is new.
@@ -154,7 +157,8 @@ class AsyncLLM:
         body = prompt_body(prompt)
         if priority:
             body["priority"] = priority
-        async for output in self._answer(text_of(body), {**sampling_body(sampling_params), **body}, sampling_params, request_id):
+        body = {**sampling_body(sampling_params), **body, **await self._lora_body(lora_request)}
+        async for output in self._answer(text_of(body), body, sampling_params, request_id, lora_request):
             yield output
 
     async def chat(
@@ -162,13 +166,16 @@ class AsyncLLM:
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
         **options: Any,
     ) -> AsyncIterator[RequestOutput]:
         """The answer to a conversation; options as of LLM.chat."""
         body = chat_body(messages, sampling_params, **options)
         if sampling_params is None:
             body["max_tokens"] = SamplingParams().max_tokens
-        async for output in self._answer(None, body, sampling_params, request_id):
+        body |= await self._lora_body(lora_request)
+        async for output in self._answer(None, body, sampling_params, request_id, lora_request):
             yield output
 
     async def encode(
@@ -185,6 +192,9 @@ class AsyncLLM:
         async for output in self._run(assembly, body, request_id):
             yield output
 
+    async def _lora_body(self, lora: LoRARequest | None) -> dict[str, Any]:
+        return {} if lora is None else await asyncio.to_thread(self._adapters.body, lora)
+
     def _name(self, request_id: str | None) -> str:
         while request_id is None:
             name = str(self._counter)
@@ -193,10 +203,16 @@ class AsyncLLM:
         return request_id
 
     def _answer(
-        self, prompt: str | None, body: dict[str, Any], params: SamplingParams | None, request_id: str | None
+        self,
+        prompt: str | None,
+        body: dict[str, Any],
+        params: SamplingParams | None,
+        request_id: str | None,
+        lora: LoRARequest | None,
     ) -> AsyncIterator[RequestOutput]:
         request_id = self._name(request_id)
         assembly = Assembly(self._engine, request_id, prompt, params)
+        assembly.output.lora_request = lora
         # The server reports a prompt's logprobs in whole answers alone.
         body["stream"] = assembly.streams and body.get("prompt_logprobs") is None
         return self._run(assembly, body, request_id)
@@ -256,12 +272,13 @@ class AsyncLLM:
             await asyncio.to_thread(self._engine.wake_up, tag)
 
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
-        """Runs no step until resume_generation(). mode "abort" ends requests; with "keep" they go on afterwards."""
-        if mode not in ("abort", "keep"):
-            raise ValueError(f"mode: {mode} is neither abort nor keep")
-        await asyncio.to_thread(self._engine.pause, mode == "keep")
+        """Runs no step until resume_generation(). mode "abort" ends requests; with "keep" they go on afterwards; "wait"
+        returns when they have ended as they would, while new ones wait."""
+        if mode not in PAUSE_MODES:
+            raise ValueError(f"mode: {mode} is neither abort, keep nor wait")
+        await asyncio.to_thread(self._engine.pause, mode)
         self._paused = True
-        if clear_cache and mode == "abort":
+        if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
@@ -274,6 +291,18 @@ class AsyncLLM:
     async def update_weights(self, update: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         """As LLM.update_weights, between pause_generation() and resume_generation()."""
         await asyncio.to_thread(self._engine.update_weights, weights_path(update))
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """As LLM.add_lora."""
+        return await asyncio.to_thread(self._adapters.add, lora_request)
+
+    async def remove_lora(self, lora: int | str) -> bool:
+        """As LLM.remove_lora."""
+        return await asyncio.to_thread(self._adapters.remove, lora)
+
+    async def list_loras(self) -> list[LoRARequest]:
+        """As LLM.list_loras."""
+        return await asyncio.to_thread(self._adapters.list)
 
     async def reset_prefix_cache(self) -> None:
         await asyncio.to_thread(self._engine.reset_prefix_cache)

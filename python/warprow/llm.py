@@ -14,8 +14,8 @@ from ._engine import Engine, Queue
 from ._library import CLOSED, TIMEOUT, check
 from ._requests import Assembly, Message, Prompt, chat_body, is_one_prompt, prompt_body, sampling_body, text_of, weights_path
 from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-from .errors import UnsupportedError
 from .logits_rules import Rule
+from .lora import Adapters, LoRARequest, LoRARequests
 from .outputs import RequestOutput
 from .pooling import (
     ClassificationOutput,
@@ -52,6 +52,7 @@ class LLM:
     def __init__(self, model: str, *, logits_rules: Sequence[Rule] = (), **engine_args: Any) -> None:
         self._engine = Engine({"model": model, **engine_args}, logits_rules)
         self.info = self._engine.info()
+        self._adapters = Adapters(self._engine)
         self._numbers = itertools.count()
 
     def __enter__(self) -> LLM:
@@ -70,15 +71,16 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answers to prompts, in their order: texts, token ids, or dicts with `prompt`, `prompt_token_ids` or
         `prompt_embeds`."""
         some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         bodies = []
-        for prompt, params in zip(some, _each(sampling_params, len(some))):
-            body = prompt_body(prompt)
-            bodies.append((self._assembly(text_of(body), params), {**sampling_body(params), **body}))
+        for prompt, params, lora in zip(some, _each(sampling_params, len(some)), _loras(lora_request, len(some))):
+            body = {**prompt_body(prompt), **self._adapters.body(lora)}
+            bodies.append((self._assembly(text_of(body), params, lora), {**sampling_body(params), **body}))
         return self._answers(bodies, use_tqdm, priority)
 
     def chat(
@@ -86,6 +88,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequests = None,
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -97,7 +100,7 @@ class LLM:
         is_one = len(messages) > 0 and hasattr(messages[0], "keys")
         chats: Sequence[Any] = [messages] if is_one else messages
         bodies = []
-        for chat, params in zip(chats, _each(sampling_params, len(chats))):
+        for chat, params, lora in zip(chats, _each(sampling_params, len(chats)), _loras(lora_request, len(chats))):
             body = chat_body(
                 chat,
                 params,
@@ -109,23 +112,24 @@ class LLM:
             )
             if params is None:
                 body["max_tokens"] = SamplingParams().max_tokens
-            bodies.append((self._assembly(None, params), body))
+            bodies.append((self._assembly(None, params, lora), {**body, **self._adapters.body(lora)}))
         return self._answers(bodies, use_tqdm, None)
 
     def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         use_tqdm: bool | Callable[..., Any] = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """The beam_width best answers to each prompt. All prompts run in one batch; concurrency_limit has no effect."""
-        if lora_request is not None:
-            raise UnsupportedError("lora_request: adapters are not supported")
         some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         with_logprobs = SamplingParams(logprobs=2 * params.beam_width)
-        bodies = [(self._assembly(None, with_logprobs), {**params.body(), **prompt_body(prompt)}) for prompt in some]
+        bodies = []
+        for prompt, lora in zip(some, _loras(lora_request, len(some))):
+            body = {**params.body(), **prompt_body(prompt), **self._adapters.body(lora)}
+            bodies.append((self._assembly(None, with_logprobs, lora), body))
         return [self._beams(output) for output in self._answers(bodies, use_tqdm, None)]
 
     def _beams(self, output: RequestOutput) -> BeamSearchOutput:
@@ -221,8 +225,10 @@ class LLM:
             found[-1].prompt_token_ids = [*query.prompt_token_ids, *output.prompt_token_ids]
         return found
 
-    def _assembly(self, text: str | None, params: SamplingParams | None) -> Assembly:
-        return Assembly(self._engine, str(next(self._numbers)), text, params)
+    def _assembly(self, text: str | None, params: SamplingParams | None, lora: LoRARequest | None) -> Assembly:
+        assembly = Assembly(self._engine, str(next(self._numbers)), text, params)
+        assembly.output.lora_request = lora
+        return assembly
 
     def _answers(
         self,
@@ -292,11 +298,23 @@ class LLM:
         """Replaces the weights by those of another checkpoint of the same model, in place: a path, or vLLM's
         {"update_info": {"weights_path": ...}}. Requests of other threads go on with the new weights."""
         model = weights_path(update)
-        self._engine.pause(keep=True)
+        self._engine.pause("keep")
         try:
             self._engine.update_weights(model)
         finally:
             self._engine.resume()
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter before a request names it; the setting enable_lora is needed. False if it is loaded already."""
+        return self._adapters.add(lora_request)
+
+    def remove_lora(self, lora: int | str) -> bool:
+        """Unloads the adapter with this lora_int_id or name; requests that have it go on. False if there is none."""
+        return self._adapters.remove(lora)
+
+    def list_loras(self) -> list[LoRARequest]:
+        """The adapters that are loaded, also those of the setting lora_modules, whose lora_int_id is 0."""
+        return self._adapters.list()
 
     def state(self) -> dict[str, Any]:
         """The engine's state now, as the server's GET /v1/engine/state."""
@@ -309,6 +327,14 @@ def _each(params: Params | Sequence[Params] | None, count: int, name: str = "sam
     if len(params) != count:
         raise ValueError(f"{name}: {len(params)} for {count} prompts")
     return params
+
+
+def _loras(loras: LoRARequests, count: int) -> Sequence[LoRARequest | None]:
+    if loras is None or isinstance(loras, LoRARequest):
+        return [loras] * count
+    if len(loras) != count:
+        raise ValueError(f"lora_request: {len(loras)} for {count} prompts")
+    return loras
 
 
 def _progress(items: Iterable[Done], total: int, use_tqdm: bool | Callable[..., Any]) -> Iterable[Done]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .flat_logprobs import FlatLogprobs
+    from .lora import LoRARequest
 
 
 @dataclass
@@ -55,3 +56,4 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     num_cached_tokens: int | None = None
+    lora_request: LoRARequest | None = None

@@ -40,6 +40,7 @@ class Tokenizer:
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> str | list[int]:
         body = chat_body(
@@ -48,6 +49,7 @@ class Tokenizer:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
+            chat_template=chat_template,
             chat_template_kwargs=variables or None,
         )
         text = self._engine.render_chat(body)

@@ -44,6 +44,7 @@ struct AttentionCapabilities {
   int32_t max_group = 0;  // query heads per KV head; 0: any
   bool kv_f32 = false;
   bool kv_bf16 = false;
+  bool kv_f8 = false;                  // with scales (KvLayerView)
   int32_t kernel_block_multiple = 16;  // kernel block sizes are multiples of this
   // The KvLayouts that it supports besides kHND with keys and values together, by layer.
   bool kv_nhd = false;

@@ -14,6 +14,7 @@ constexpr AttentionCapabilities kCapabilities{
     .max_head_dim = 512,
     .kv_f32 = true,
     .kv_bf16 = true,
+    .kv_f8 = true,
     .kernel_block_multiple = 16,
     .kv_nhd = true,
     .kv_apart = true,

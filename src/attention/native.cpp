@@ -21,6 +21,7 @@ constexpr AttentionCapabilities kCapabilities{
     .max_group = cuda::kMaxGroup,
     .kv_f32 = false,
     .kv_bf16 = true,
+    .kv_f8 = true,
     .kernel_block_multiple = cuda::kSegmentToks,
     .kv_nhd = true,
     .kv_apart = true,

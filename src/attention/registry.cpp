@@ -89,7 +89,8 @@ std::string unmet_by_cache(const AttentionCapabilities& can,
   if (!has_kernel(can, device, kv.head_dim_k) || !has_kernel(can, device, kv.head_dim_v)) {
     return fmt::format("head size {}", std::max(kv.head_dim_k, kv.head_dim_v));
   }
-  if ((kv.dtype == DType::kF32 && !can.kv_f32) || (kv.dtype == DType::kBF16 && !can.kv_bf16)) {
+  if ((kv.dtype == DType::kF32 && !can.kv_f32) || (kv.dtype == DType::kBF16 && !can.kv_bf16) ||
+      (is_f8(kv.dtype) && !can.kv_f8)) {
     return fmt::format("KV cache dtype {}", dtype_name(kv.dtype));
   }
   if (can.max_group != 0 && need.num_heads > can.max_group * kv.num_kv_heads) {

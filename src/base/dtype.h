@@ -9,8 +9,13 @@
 
 namespace warprow {
 
-// Element types of activations, KV and plain weights. Quantised weight formats are in weights/.
-enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kU8, kI32, kI64 };
+// Element types of activations, KV and plain weights. Quantised weight formats are in weights/. The 8-bit floats are
+// those of the KV cache, which has scales beside them.
+enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kU8, kI32, kI64, kF8E4M3, kF8E5M2 };
+
+constexpr bool is_f8(DType t) { return t == DType::kF8E4M3 || t == DType::kF8E5M2; }
+// The largest number of such a type.
+constexpr float most_of_f8(DType t) { return t == DType::kF8E4M3 ? 448.0F : 57344.0F; }
 
 constexpr size_t dtype_bytes(DType t) {
   switch (t) {
@@ -22,6 +27,8 @@ constexpr size_t dtype_bytes(DType t) {
       return 2;
     case DType::kI8:
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
       return 1;
     case DType::kI64:
       return 8;
@@ -45,6 +52,10 @@ constexpr const char* dtype_name(DType t) {
       return "int32";
     case DType::kI64:
       return "int64";
+    case DType::kF8E4M3:
+      return "fp8_e4m3";
+    case DType::kF8E5M2:
+      return "fp8_e5m2";
   }
   return "?";
 }

@@ -98,6 +98,14 @@ std::string info_json(const Served& served) {
   return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string adapters_json(const std::vector<LoadedAdapter>& adapters) {
+  auto list = nlohmann::ordered_json::array();
+  for (const LoadedAdapter& adapter : adapters) {
+    list.push_back({{"name", adapter.name}, {"path", adapter.path}});
+  }
+  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 }  // namespace warprow
 
@@ -238,15 +246,19 @@ warprow_status warprow_engine_reset_prefix_cache(warprow_engine* engine) {
   });
 }
 
-warprow_status warprow_engine_pause(warprow_engine* engine, int32_t keep) {
+warprow_status warprow_engine_pause(warprow_engine* engine, int32_t mode) {
   return guarded([&] {
     if (any_null(engine)) {
       return null_argument();
     }
-    return engine->loaded->call([&](Served& served) {
-      return status_from(
-          served.engine.pause(keep != 0 ? Engine::PauseMode::kKeep : Engine::PauseMode::kAbort));
-    });
+    constexpr Engine::PauseMode kModes[] = {
+        Engine::PauseMode::kAbort, Engine::PauseMode::kKeep, Engine::PauseMode::kWait};
+    if (mode < WARPROW_PAUSE_ABORT || mode > WARPROW_PAUSE_WAIT) {
+      return fail_call(WARPROW_INVALID_ARGUMENT,
+                       "mode: " + std::to_string(mode) + " is no WARPROW_PAUSE_ABORT, ...");
+    }
+    return engine->loaded->call(
+        [&](Served& served) { return status_from(served.engine.pause(kModes[mode])); });
   });
 }
 
@@ -267,6 +279,44 @@ warprow_status warprow_engine_update_weights(warprow_engine* engine, const char*
     }
     return engine->loaded->call(
         [&](Served& served) { return status_from(served.engine.update_weights(model)); });
+  });
+}
+
+warprow_status warprow_engine_load_adapter(warprow_engine* engine,
+                                           const char* name,
+                                           const char* path) {
+  return guarded([&] {
+    if (any_null(engine, name, path)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](Served& served) {
+      if (served.names.is_base(name)) {
+        return fail_call(WARPROW_INVALID_ARGUMENT,
+                         "name: '" + std::string(name) + "' is the model's name");
+      }
+      return status_from(served.engine.load_adapter(name, path));
+    });
+  });
+}
+
+warprow_status warprow_engine_unload_adapter(warprow_engine* engine, const char* name) {
+  return guarded([&] {
+    if (any_null(engine, name)) {
+      return null_argument();
+    }
+    return engine->loaded->call(
+        [&](Served& served) { return status_from(served.engine.unload_adapter(name)); });
+  });
+}
+
+warprow_status warprow_engine_adapters(warprow_engine* engine, char** json) {
+  return guarded([&] {
+    if (any_null(engine, json)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](const Served& served) {
+      return give_text(adapters_json(served.engine.adapters()), json);
+    });
   });
 }
 

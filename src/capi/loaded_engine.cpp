@@ -24,6 +24,7 @@ ApiOptions options_for(const EngineConfig& config) {
   options.model_names = {config.model};
   options.version = warprow_version();
   options.strict = true;
+  options.trust_request_chat_template = true;  // requests are this program's own
   return options;
 }
 

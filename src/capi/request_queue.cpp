@@ -5,7 +5,6 @@
 #include "server/endpoints/completions_body.h"
 #include "server/endpoints/generate.h"
 #include "server/json_value.h"
-#include "text/chat_prompt.h"
 
 #include <optional>
 #include <utility>
@@ -252,7 +251,7 @@ warprow_status render_body(Served& served, std::string_view body, std::string& t
   if (!chat) {
     return fail_call(chat.error());
   }
-  Result<std::string> rendered = render_chat(chat->chat.request, served.engine.text());
+  Result<std::string> rendered = render_chat_of(served, chat->chat.request);
   if (!rendered) {
     return fail_call(rendered.error());
   }

@@ -13,13 +13,14 @@ inline constexpr int32_t kNoPrefillLimit = 1 << 24;   // a value of prefill_toks
 inline constexpr int32_t kAutoPrefillThreshold = -1;  // a value of long_prefill_token_threshold
 
 struct EngineConfig {
-  std::string model;                  // file, directory, alias or org/name
-  std::string dtype = "auto";         // auto | float32 | bfloat16
-  std::string load_format = "auto";   // auto | dummy
-  std::string quantization = "none";  // none | fp8
-  std::string runner = "auto";        // auto | generate | pooling
-  std::string convert = "auto";       // auto | embed | classify: what a pooling runner yields
-  std::string device = "auto";        // auto | cpu | cuda; for plans also a GPU by name: h200
+  std::string model;                     // file, directory, alias or org/name
+  std::string dtype = "auto";            // auto | float32 | bfloat16
+  std::string load_format = "auto";      // auto | dummy
+  std::string quantization = "none";     // none | fp8
+  std::string fp8_activations = "auto";  // auto | off
+  std::string runner = "auto";           // auto | generate | pooling
+  std::string convert = "auto";          // auto | embed | classify: what a pooling runner yields
+  std::string device = "auto";           // auto | cpu | cuda; for plans also a GPU by name: h200
   // "0,2": GPUs of those the process sees, by rank of this host; empty: as many as there are ranks
   std::string device_ids;
   int32_t tensor_parallel_size = 1;        // ranks that divide each layer
@@ -37,6 +38,8 @@ struct EngineConfig {
   int32_t kernel_block_size = 0;  // 0: block_size; else a divisor of it, a multiple of 16
   // 0: min(2 GiB, a quarter of the memory) on a CPU; on a GPU what its share leaves
   int64_t kv_cache_memory_bytes = 0;
+  std::string kv_cache_dtype = "auto";     // auto | fp8 | fp8_e4m3 | fp8_e5m2
+  bool calculate_kv_scales = false;        // scales of an 8-bit cache from a step at start
   double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take
   std::string kv_cache_layout = "hnd";     // hnd | nhd: how a KV block lies in memory
   std::string attention_backend = "auto";  // a name, or a list by layers: native:0-3,flashinfer

@@ -50,6 +50,13 @@ constexpr Field kFields[] = {
              "are loaded; none: as the model's files have them",
      .alias = "q",
      .choices = "none|fp8"},
+    {.name = "fp8-activations",
+     .member = &EngineConfig::fp8_activations,
+     .group = "Model",
+     .help = "auto: products with 8-bit float weights round their inputs to 8 bits too, where the "
+             "model's files or --quantization fp8 say so (Hopper GPUs; a CPU with --dtype "
+             "float32); off: never",
+     .choices = "auto|off"},
     {.name = "runner",
      .member = &EngineConfig::runner,
      .group = "Model",
@@ -151,6 +158,18 @@ constexpr Field kFields[] = {
      .is_bytes = true,
      .max = int64_t{1} << 50,
      .auto_value = 0},
+    {.name = "kv-cache-dtype",
+     .member = &EngineConfig::kv_cache_dtype,
+     .group = "KV cache",
+     .help = "type of cached keys and values; auto: bfloat16, or float32 with --dtype float32; "
+             "fp8, fp8_e4m3 and fp8_e5m2: 8-bit floats with the checkpoint's scales, in half the "
+             "memory",
+     .choices = "auto|fp8|fp8_e4m3|fp8_e5m2"},
+    {.name = "calculate-kv-scales",
+     .member = &EngineConfig::calculate_kv_scales,
+     .group = "KV cache",
+     .help = "calculate the scales of an 8-bit cache, one for each KV head, from a step of fixed "
+             "tokens at start, in place of the checkpoint's"},
     {.name = "gpu-memory-utilization",
      .member = &EngineConfig::gpu_memory_utilization,
      .group = "KV cache",
@@ -227,8 +246,9 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::speculative_config,
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
-             "with vLLM's keys method (ngram, suffix, draft_model), num_speculative_tokens, model, "
-             "prompt_lookup_min, prompt_lookup_max and suffix_decoding_*; empty: off"},
+             "with vLLM's keys method (ngram, suffix, draft_model, eagle, eagle3), "
+             "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and "
+             "suffix_decoding_*; empty: off"},
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",

@@ -100,7 +100,7 @@ Result<void> decide_speculation(ResolvedConfig& config) {
   if (config.device != "cpu" && speculation->method == Speculation::Method::kSuffix) {
     return refuse(
         "--speculative-config: the method suffix is not supported on a GPU, as it "
-        "searches on a CPU's threads; the methods there are ngram and draft_model");
+        "searches on a CPU's threads; the methods there are ngram, draft_model, eagle and eagle3");
   }
   config.speculation = *speculation;
   if (speculation->is_on() && speculation->adaptive) {
@@ -180,6 +180,16 @@ Result<void> decide_lora(ResolvedConfig& config) {
   return {};
 }
 
+Result<void> decide_kv_dtype(ResolvedConfig& config) {
+  if (config.kv_cache_dtype == "fp8") {
+    config.kv_cache_dtype = "fp8_e4m3";
+  }
+  if (config.calculate_kv_scales && config.kv_cache_dtype == "auto") {
+    return refuse("--calculate-kv-scales: needs --kv-cache-dtype fp8; auto has no scales");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& host) {
@@ -197,6 +207,9 @@ Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& ho
   decide_batch_invariance(config, host);
   decide_long_prefills(config);
   if (Result<void> decided = decide_speculation(config); !decided) {
+    return tl::unexpected(decided.error());
+  }
+  if (Result<void> decided = decide_kv_dtype(config); !decided) {
     return tl::unexpected(decided.error());
   }
   if (Result<void> decided = decide_lora(config); !decided) {

@@ -22,11 +22,12 @@ constexpr int32_t kMaxLookup = 32;
 constexpr int32_t kMinSuffixDepth = 2;
 constexpr int32_t kMaxCachedRequests = 1'000'000;
 constexpr double kMaxSpecFactor = 64;
-constexpr const char* kMethods = "ngram, suffix, draft_model";
+constexpr const char* kMethods = "ngram, suffix, draft_model, eagle, eagle3";
 constexpr const char* kKeys =
     "method, num_speculative_tokens, model, draft_tensor_parallel_size, prompt_lookup_min, "
     "prompt_lookup_max, suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
-    "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob, adaptive";
+    "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob, rejection_sample_method, "
+    "synthetic_acceptance_rate, adaptive";
 
 // What the settings say, before defaults and checks of one value against another.
 struct Given {
@@ -37,6 +38,8 @@ struct Given {
   SuffixSettings suffix;
   std::string suffix_key;  // the last one given
   std::string model;
+  std::string rejection = "match";
+  double acceptance = 0;
   bool adaptive = true;
 };
 
@@ -112,6 +115,17 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
   if (key == "prompt_lookup_max") {
     return read_count(key, value, 1, kMaxLookup, given.lookup_max);
   }
+  if (key == "rejection_sample_method") {
+    if (value != "match" && value != "synthetic") {
+      return refuse(
+          fmt::format("{}: {} is not supported; match and synthetic are", key, value.dump()));
+    }
+    given.rejection = value.get<std::string>();
+    return {};
+  }
+  if (key == "synthetic_acceptance_rate") {
+    return read_number(key, value, 1, given.acceptance);
+  }
   if (key == "adaptive") {
     if (!value.is_boolean()) {
       return refuse(fmt::format("adaptive: {} is neither true nor false", value.dump()));
@@ -180,16 +194,33 @@ Result<void> add_flags(const EngineConfig& settings, Given& given) {
   return {};
 }
 
-Result<Speculation> read_draft_model(const Given& given, Speculation result) {
+// The method by its name; kNone: there is none of that name.
+Speculation::Method method_of(const std::string& name) {
+  using Method = Speculation::Method;
+  constexpr std::pair<std::string_view, Method> kNames[] = {{"ngram", Method::kNgram},
+                                                            {"suffix", Method::kSuffix},
+                                                            {"draft_model", Method::kDraftModel},
+                                                            {"eagle", Method::kEagle},
+                                                            {"eagle3", Method::kEagle3}};
+  for (const auto& [known, method] : kNames) {
+    if (name == known) {
+      return method;
+    }
+  }
+  return Method::kNone;
+}
+
+Result<Speculation> read_model(const Given& given, Speculation result) {
   if (given.model.empty()) {
-    return refuse("model is missing; the method draft_model needs the name of a smaller model");
+    return refuse(fmt::format("model is missing; the method {} needs the name of a {}",
+                              given.method,
+                              result.has_head() ? "head for the model" : "smaller model"));
   }
   if (result.num_drafts > kMaxModelDrafts) {
     return refuse(fmt::format("num_speculative_tokens: {} is above {}, the most of a draft model",
                               result.num_drafts,
                               kMaxModelDrafts));
   }
-  result.method = Speculation::Method::kDraftModel;
   result.model = given.model;
   return result;
 }
@@ -199,7 +230,9 @@ Result<void> check_keys(const Given& given) {
   const auto no_use = [&](const std::string& what) {
     return refuse(fmt::format("{} no use with the method {}", what, given.method));
   };
-  if (given.method != "draft_model" && !given.model.empty()) {
+  Speculation method;
+  method.method = method_of(given.method);
+  if (!method.has_model() && !given.model.empty()) {
     return no_use(fmt::format("model: '{}' has", given.model));
   }
   if (given.method != "ngram" && given.lookup_min + given.lookup_max > 0) {
@@ -207,6 +240,13 @@ Result<void> check_keys(const Given& given) {
   }
   if (given.method != "suffix" && !given.suffix_key.empty()) {
     return no_use(given.suffix_key + " has");
+  }
+  if ((given.rejection == "synthetic") != (given.acceptance > 0)) {
+    return refuse(fmt::format(
+        "synthetic_acceptance_rate: {} with the rejection_sample_method {}; synthetic needs a rate "
+        "above 0, the others none",
+        given.acceptance,
+        given.rejection));
   }
   return {};
 }
@@ -228,7 +268,7 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   if (given.method.empty()) {
     return Speculation();
   }
-  if (given.method != "ngram" && given.method != "suffix" && given.method != "draft_model") {
+  if (method_of(given.method) == Speculation::Method::kNone) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}: method '{}' is not supported; the methods are {}",
                             settings.spec_method.empty() ? "--speculative-config" : "--spec-method",
@@ -239,20 +279,21 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
     return tl::unexpected(checked.error());
   }
   Speculation result;
+  result.method = method_of(given.method);
+  result.default_drafts = given.num_drafts == 0;
   result.num_drafts = given.num_drafts > 0 ? given.num_drafts : kDefaultDrafts;
   result.adaptive = given.adaptive;
-  if (given.method == "draft_model") {
-    return read_draft_model(given, std::move(result));
+  result.synthetic_acceptance = given.acceptance;
+  if (result.has_model()) {
+    return read_model(given, std::move(result));
   }
   if (given.method == "suffix") {
-    result.method = Speculation::Method::kSuffix;
     result.suffix = given.suffix;
     if (given.num_drafts == 0) {  // as vLLM: as many as the tree has room for
       result.num_drafts = std::min(given.suffix.max_tree_depth, kMaxDrafts);
     }
     return result;
   }
-  result.method = Speculation::Method::kNgram;
   const int32_t lookup = given.lookup_max + given.lookup_min > 0 ? 0 : kDefaultLookup;
   // One end that is given alone is the other one too.
   result.prompt_lookup_min =

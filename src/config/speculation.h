@@ -29,6 +29,8 @@ struct Speculation {
     kNgram,       // the tokens that followed an earlier occurrence of the row's last tokens
     kSuffix,      // those that followed most often, in the row and in the latest outputs
     kDraftModel,  // the most likely tokens of a smaller model
+    kEagle,       // of a head that reads the model's last hidden states
+    kEagle3,      // of one that reads those of three layers
   };
 
   Method method = Method::kNone;
@@ -37,12 +39,20 @@ struct Speculation {
   int32_t prompt_lookup_min = 0;
   int32_t prompt_lookup_max = 0;
   SuffixSettings suffix;
-  std::string model;     // kDraftModel: a path or name, as of the engine's model
+  std::string model;            // of methods with a model: a path or name, as of the engine's model
+  bool default_drafts = false;  // num_drafts was not given
+  // Of measurements: each draft is right with this probability, whatever the model says. 0: it is right where it is.
+  double synthetic_acceptance = 0;
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }
   // Positions behind a step's tokens that the proposer writes keys and values of.
-  [[nodiscard]] int32_t lookahead() const { return method == Method::kDraftModel ? num_drafts : 0; }
+  [[nodiscard]] int32_t lookahead() const { return has_model() ? num_drafts : 0; }
+  // Whether drafts come from a model's or a head's forwards.
+  [[nodiscard]] bool has_model() const { return method == Method::kDraftModel || has_head(); }
+  [[nodiscard]] bool has_head() const {
+    return method == Method::kEagle || method == Method::kEagle3;
+  }
 };
 
 // The settings' speculation; kNone if no setting asks for one. An error names the setting, the key, its value and what

@@ -20,7 +20,8 @@ const char* failure_text(RowFailure failure) {
 
 }  // namespace
 
-Delivery::Delivery(OutputQueue& outputs, size_t max_num_seqs) : outputs_(outputs) {
+Delivery::Delivery(OutputQueue& outputs, size_t max_num_seqs, RequestLog& requests)
+    : outputs_(outputs), requests_(requests) {
   batch_.reserve(outputs_.max_deltas());
   row_starts_.resize(max_num_seqs);
 }
@@ -32,6 +33,7 @@ void Delivery::begin_rows(const SchedulerOutput& step, EngineClock::time_point n
 }
 
 void Delivery::end(RequestId id, FinishReason reason, const char* error, bool error_is_clients) {
+  requests_.end(id, reason);
   OutputDelta delta;
   delta.id = id;
   delta.reason = reason;

@@ -4,6 +4,7 @@
 #include "engine/observe.h"
 #include "engine/output_batch.h"
 #include "engine/output_queue.h"
+#include "engine/request_log.h"
 #include "sched/request.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
@@ -23,7 +24,8 @@ namespace warprow {
 // Thread: the engine's.
 class Delivery {
  public:
-  Delivery(OutputQueue& outputs, size_t max_num_seqs);
+  // requests: is told of the ends that no step yields.
+  Delivery(OutputQueue& outputs, size_t max_num_seqs, RequestLog& requests);
 
   // The requests of a step's new rows run from now on.
   void begin_rows(const SchedulerOutput& step, EngineClock::time_point now);
@@ -48,6 +50,7 @@ class Delivery {
   };
 
   OutputQueue& outputs_;
+  RequestLog& requests_;
   OutputBatch batch_;
   std::vector<RowStart> row_starts_;  // [max_num_seqs]
 };

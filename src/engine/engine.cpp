@@ -11,6 +11,7 @@
 #include "engine/inbox.h"
 #include "engine/output_loop.h"
 #include "engine/output_queue.h"
+#include "engine/scheduler_settings.h"
 #include "text/text_model.h"
 
 #include <atomic>
@@ -47,40 +48,6 @@ RequestLimits request_limits(const EngineConfig& config,
   limits.defaults.repetition_penalty = text.sampling.repetition_penalty;
   limits.defaults.max_tokens = text.sampling.max_new_tokens;
   return limits;
-}
-
-SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& executor) {
-  const ModelFacts& facts = executor.model_facts();
-  SchedulerConfig result;
-  result.max_num_seqs = facts.max_num_seqs;
-  result.max_num_batched_tokens = facts.max_num_batched_tokens;
-  // What a pooling row yields counts as one token more.
-  result.max_model_len = facts.max_model_len + (facts.pooling.pools() ? 1 : 0);
-  const bool whole = facts.pooling.whole_prompts;
-  result.enable_prefix_caching = config.enable_prefix_caching && !whole;
-  result.enable_chunked_prefill = config.enable_chunked_prefill && !whole;
-  // Rows of a pooling model never decode: those whose vectors are on their way would count as if they did.
-  const bool limits_prefill =
-      facts.prefill_toks_per_decode < kNoPrefillLimit && !facts.pooling.pools();
-  result.prefill_toks_per_decode = limits_prefill ? facts.prefill_toks_per_decode : 0;
-  result.policy = config.scheduling_policy == "priority" ? SchedulerConfig::Policy::kPriority
-                                                         : SchedulerConfig::Policy::kFcfs;
-  result.long_prefill_token_threshold = facts.long_prefill_token_threshold;
-  result.long_prompt_len = facts.long_prompt_len;
-  result.max_prefill_pairs = facts.max_prefill_pairs;
-  result.min_deep_chunk = facts.min_deep_chunk;
-  result.num_drafts = facts.max_drafts;
-  result.draft_lookahead = facts.draft_lookahead;
-  result.draft_cost = facts.draft_cost;
-  result.draft_knee = facts.draft_knee;
-  result.copies_blocks = facts.copies_blocks;
-  result.num_stages = config.pipeline_parallel_size;
-  result.max_concurrent_steps =
-      config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;
-  result.kv = facts.kv;
-  result.token_pages = facts.token_pages;
-  result.max_loras = facts.max_loras;
-  return result;
 }
 
 // The scheduler's part of a request; what is left is the output thread's.
@@ -125,7 +92,11 @@ class EngineImpl final : public Engine {
         limits_(request_limits(config, facts_, *text_)),
         grammars_(*text_),
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
-        loop_(config, scheduler_config(config, *executor_), *executor_, inbox_, outputs_),
+        loop_(config,
+              scheduler_config(config, facts_, executor_->max_concurrent_batches()),
+              *executor_,
+              inbox_,
+              outputs_),
         control_(*executor_, loop_, config.model),
         adapters_(*executor_, loop_.scheduler(), facts_),
         output_loop_(outputs_, inbox_),
@@ -201,6 +172,9 @@ class EngineImpl final : public Engine {
   [[nodiscard]] std::vector<RankStatus> ranks() const override { return loop_.record().ranks(); }
   [[nodiscard]] EngineProgress progress() const override { return loop_.record().progress(); }
   [[nodiscard]] const StepLog& steps() const override { return loop_.record().steps(); }
+  [[nodiscard]] std::optional<RequestHistory> history(RequestId id) const override {
+    return loop_.requests().find(id);
+  }
   [[nodiscard]] const MaskLog& mask_fills() const override { return loop_.mask_fills(); }
 
   [[nodiscard]] std::optional<std::vector<RequestStatus>> list_requests(
@@ -256,7 +230,17 @@ class EngineImpl final : public Engine {
   [[nodiscard]] std::vector<LoadedAdapter> adapters() const override { return adapters_.list(); }
 
   Result<void> pause(PauseMode mode) override {
-    return call([this, mode] { return control_.pause(mode == PauseMode::kKeep); });
+    if (mode != PauseMode::kWait) {
+      return call([this, mode] { return control_.pause(mode == PauseMode::kKeep); });
+    }
+    Result<bool> paused = call([this] { return control_.begin_drain(); });
+    while (paused && !*paused) {
+      paused = call([this] { return control_.poll_drain(); });
+      if (paused && !*paused) {
+        std::this_thread::sleep_for(kLookAgain);
+      }
+    }
+    return paused.map([](bool) {});
   }
   Result<void> resume() override {
     return call([this] { return control_.resume(); });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/ids.h"
 #include "config/engine_config.h"
@@ -8,6 +9,7 @@
 #include "engine/adapters.h"
 #include "engine/observe.h"
 #include "engine/request.h"
+#include "engine/request_log.h"
 #include "engine/validate.h"
 #include "executor/executor.h"
 #include "sched/request.h"
@@ -94,6 +96,7 @@ struct EngineStats {
   int64_t max_steps_in_flight = 0;
   int64_t block_size = 0;
   int64_t num_blocks = 0;
+  DType kv_dtype = DType::kBF16;  // of cached keys and values
   int64_t step_allocations = 0;
   int64_t row_state_bytes = 0;
   // Parts of steps that could use a graph, by how they ran; a step has two, the forward and sampling.
@@ -163,6 +166,10 @@ class Engine {
   [[nodiscard]] virtual std::optional<std::vector<RequestStatus>> list_requests(
       std::chrono::milliseconds patience) = 0;
   [[nodiscard]] virtual const StepLog& steps() const = 0;
+  // What happened to a request; nullopt if it is unknown or forgotten.
+  [[nodiscard]] virtual std::optional<RequestHistory> history(RequestId /*id*/) const {
+    return std::nullopt;
+  }
   [[nodiscard]] virtual const MaskLog& mask_fills() const = 0;
   // Forgets every cached prefix. kInvalidArgument while requests run. Blocks; not from a callback.
   virtual Result<void> reset_prefix_cache() = 0;
@@ -191,10 +198,11 @@ class Engine {
   // Those that requests may name, in the order of loading.
   [[nodiscard]] virtual std::vector<LoadedAdapter> adapters() const { return {}; }
 
-  // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, or go on after
-  // resume() where they were. Takes effect when the steps in flight are done; again while it is paused: no change but
-  // for requests. Errors: the engine has stopped. Blocks; not from a callback.
-  enum class PauseMode : uint8_t { kAbort, kKeep };
+  // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, go on after
+  // resume() where they were, or with kWait end as they would: the call then blocks until they have. Takes effect when
+  // the steps in flight are done; again while it is paused: no change but for requests. Errors: the engine has stopped;
+  // with kWait also a resume() or another such call meanwhile. Blocks; not from a callback.
+  enum class PauseMode : uint8_t { kAbort, kKeep, kWait };
   virtual Result<void> pause(PauseMode mode) = 0;
   virtual Result<void> resume() = 0;
   [[nodiscard]] virtual bool is_paused() const = 0;

@@ -65,6 +65,39 @@ Result<void> EngineControl::reset_prefix_cache() {
   return {};
 }
 
+Result<bool> EngineControl::begin_drain() {
+  if (drains_) {
+    return fail(ErrorCode::kBusy, "pause: another pause waits for requests to end");
+  }
+  if (!paused_) {
+    drains_ = true;
+    loop_.hold_back();
+  }
+  return paused_.load();
+}
+
+Result<bool> EngineControl::poll_drain() {
+  if (paused_) {
+    return true;
+  }
+  if (!drains_) {
+    return fail(ErrorCode::kInvalidArgument,
+                "pause: the engine was resumed before its requests had ended");
+  }
+  const SchedulerStats stats = loop_.scheduler().stats();
+  if (stats.num_running + stats.num_waiting > 0) {
+    return false;
+  }
+  return pause(true).map([] { return true; });
+}
+
+void EngineControl::end_drain() {
+  if (drains_) {
+    drains_ = false;
+    loop_.let_in();
+  }
+}
+
 Result<void> EngineControl::pause(bool keeps) {
   if (keeps) {
     loop_.settle();
@@ -72,12 +105,14 @@ Result<void> EngineControl::pause(bool keeps) {
     loop_.end_all();
   }
   paused_ = true;
+  end_drain();
   pause_or_resume();
   return {};
 }
 
 Result<void> EngineControl::resume() {
   paused_ = false;
+  end_drain();
   pause_or_resume();
   return {};
 }

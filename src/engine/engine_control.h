@@ -65,6 +65,11 @@ class EngineControl {
   // keeps: requests go on after resume(); else they end.
   Result<void> pause(bool keeps);
   Result<void> resume();
+  // A pause that waits for the requests of now: new ones wait outside. True if it is paused already. An error while
+  // another such pause waits.
+  Result<bool> begin_drain();
+  // Pauses once these requests have ended: true then. An error if resume() came first.
+  Result<bool> poll_drain();
   // See Engine. Ends the engine (StartupError) if neither the new weights nor the old ones can be read.
   Result<void> update_weights(const std::string& model);
   [[nodiscard]] std::vector<RequestStatus> list_requests() const {
@@ -77,11 +82,13 @@ class EngineControl {
  private:
   // Lets steps run, or not, as both states say.
   void pause_or_resume();
+  void end_drain();
 
   Executor& executor_;
   EngineLoop& loop_;
   std::string weights_;
   SleepState state_;
+  bool drains_ = false;
   std::atomic<bool> paused_ = false;  // by pause()
 };
 

@@ -20,9 +20,10 @@ EngineLoop::EngineLoop(const EngineConfig& config,
       inbox_(inbox),
       scheduler_(scheduler),
       structured_(config, executor, scheduler_),
-      delivery_(outputs, static_cast<size_t>(scheduler.max_num_seqs)),
+      requests_(static_cast<size_t>(scheduler.max_num_seqs)),
+      delivery_(outputs, static_cast<size_t>(scheduler.max_num_seqs), requests_),
       record_(scheduler_, executor, structured_),
-      intake_(scheduler_, structured_, delivery_, record_) {
+      intake_(scheduler_, structured_, delivery_, record_, requests_) {
   const auto max_rows = static_cast<size_t>(scheduler.max_num_seqs);
   scheduler_.reserve(step_);
   output_.reserve(max_rows, static_cast<size_t>(executor.model_facts().max_drafts), kMaxLogprobs);
@@ -129,7 +130,9 @@ bool EngineLoop::submit_step() {
   if (!scheduler_.schedule(step_)) {
     return false;
   }
-  delivery_.begin_rows(step_, record_.launch(step_));
+  const EngineClock::time_point launched = record_.launch(step_);
+  requests_.plan(step_, launched, [this](RowId row) { return scheduler_.request_of(row); });
+  delivery_.begin_rows(step_, launched);
   structured_.begin_rows(step_);
   executor_.execute_model(step_);
   if (structured_.begin_sampling(step_)) {
@@ -147,6 +150,7 @@ void EngineLoop::advance_sampling() {
   record_.enter(EnginePhase::kLaunching);
   switch (structured_.attempt()) {
     case MaskedSampling::Attempt::kDone:
+      requests_.hold(structured_.withheld());
       record_.hand_over(step_);
       break;
     case MaskedSampling::Attempt::kNeedsOutput:
@@ -171,8 +175,9 @@ void EngineLoop::await_output() {
 void EngineLoop::take_step() {
   record_.await_output();
   executor_.take_output(output_);
-  const EngineClock::time_point done = record_.deliver();
+  const EngineClock::time_point done = record_.deliver(output_.stats);
   scheduler_.update_from_output(output_, deltas_);
+  requests_.take(output_.step, deltas_, done);
   structured_.follow(deltas_, output_);
   record_.count_outputs(delivery_.add(deltas_, output_, done));
   record_.publish();  // first: a client that sees its request end finds its steps counted

@@ -7,6 +7,7 @@
 #include "engine/inbox.h"
 #include "engine/intake.h"
 #include "engine/output_queue.h"
+#include "engine/request_log.h"
 #include "engine/structured_requests.h"
 #include "executor/executor.h"
 #include "sched/scheduler.h"
@@ -29,7 +30,7 @@ namespace warprow {
 // EngineControl for what happens between two steps at a call.
 //
 // Owns: the scheduler.
-// Thread: run() is the engine thread's body; check, record and mask_fills from any.
+// Thread: run() is the engine thread's body; check, record, requests and mask_fills from any.
 // Invariant: when run() returns no step is outstanding (unless the executor threw) and every
 // request has an end.
 class EngineLoop {
@@ -48,6 +49,7 @@ class EngineLoop {
     return scheduler_.check(prompt_len, max_tokens);
   }
   [[nodiscard]] const EngineRecord& record() const { return record_; }
+  [[nodiscard]] const RequestLog& requests() const { return requests_; }
   [[nodiscard]] const MaskLog& mask_fills() const { return structured_.fills(); }
 
   // For tasks, on the engine thread:
@@ -59,6 +61,9 @@ class EngineLoop {
   // No step runs until resume(). Requests wait, or with `refusal`, a literal, end with that error.
   void pause(const char* refusal);
   void resume();
+  // New requests wait outside the scheduler until they are let in.
+  void hold_back() { intake_.hold_back(); }
+  void let_in() { intake_.let_in(); }
 
  private:
   bool tick();
@@ -74,6 +79,7 @@ class EngineLoop {
   Inbox& inbox_;
   Scheduler scheduler_;
   StructuredRequests structured_;
+  RequestLog requests_;
   Delivery delivery_;
   EngineRecord record_;
   Intake intake_;

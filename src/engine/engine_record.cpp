@@ -9,6 +9,11 @@ EngineRecord::EngineRecord(const Scheduler& scheduler,
     : scheduler_(scheduler), executor_(executor), structured_(structured) {
   const ModelFacts& facts = executor.model_facts();
   published_.block_size = facts.kv.groups.front().block_size;
+  for (const KvGroupSpec& group : facts.kv.groups) {
+    if (group.kind != KvKind::kState) {
+      published_.kv_dtype = group.dtype;
+    }
+  }
   published_.num_blocks = facts.kv.num_blocks;
   published_.max_drafts = facts.max_drafts;
   publish();
@@ -43,6 +48,7 @@ void EngineRecord::hand_over(const SchedulerOutput& step) {
   const SchedulerStats scheduler = scheduler_.stats();
   trace.num_running = scheduler.num_running;
   trace.num_waiting = scheduler.num_waiting;
+  trace.wait_reason = scheduler.wait_reason;
   steps_.begin(trace);
 }
 
@@ -51,11 +57,11 @@ void EngineRecord::await_output() {
   enter(EnginePhase::kDevice);
 }
 
-EngineClock::time_point EngineRecord::deliver() {
+EngineClock::time_point EngineRecord::deliver(const StepStats& stats) {
   enter(EnginePhase::kDelivering);
   progress_.count_step();
   const EngineClock::time_point done = EngineClock::now();
-  steps_.end(awaited_, done);
+  steps_.end(awaited_, done, stats);
   return done;
 }
 

@@ -37,7 +37,7 @@ class EngineRecord {
   EngineClock::time_point launch(const SchedulerOutput& step);
   void hand_over(const SchedulerOutput& step);
   void await_output();
-  EngineClock::time_point deliver();
+  EngineClock::time_point deliver(const StepStats& stats);
 
   // Makes the counters visible to other threads. The one place that copies them.
   void publish();

@@ -3,6 +3,9 @@
 
 #include "base/check.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace warprow {
 
 void Intake::apply(Commands& commands) {
@@ -11,16 +14,22 @@ void Intake::apply(Commands& commands) {
   }
   record_.enter(EnginePhase::kCommand);
   for (Submission& submission : commands.submissions) {
-    add(submission);
+    if (holds_back_) {
+      held_back_.push_back(std::move(submission));
+    } else {
+      add(submission);
+    }
   }
   for (const RequestId id : commands.aborts) {
     // Unknown: it has ended, and its final update is on its way.
-    if (scheduler_.abort_request(id)) {
+    if (!abort_held_back(id) && scheduler_.abort_request(id)) {
       end_aborted(id);
     }
   }
   for (const RequestId id : commands.stopped) {
-    scheduler_.finish_request(id);
+    if (scheduler_.finish_request(id)) {
+      requests_.end(id, FinishReason::kStop);
+    }
     structured_.remove(id);
   }
   record_.publish();
@@ -33,7 +42,19 @@ void Intake::apply(Commands& commands) {
   delivery_.publish();
 }
 
+void Intake::let_in() {
+  holds_back_ = false;
+  for (Submission& submission : held_back_) {
+    add(submission);
+  }
+  held_back_.clear();
+}
+
 void Intake::abort_all() {
+  for (const Submission& submission : held_back_) {
+    delivery_.end(submission.request.id, FinishReason::kAbort);
+  }
+  held_back_.clear();
   for (const RequestId id : scheduler_.abort_all()) {
     end_aborted(id);
   }
@@ -52,8 +73,21 @@ void Intake::add(Submission& submission) {
   }
   structured_.add(submission);
   record_.count_prompt(request.prompt.size());
+  const SchedulerStats scheduler = scheduler_.stats();
+  requests_.arrive(request, scheduler.num_waiting, scheduler.num_running);
   const Result<void> added = scheduler_.add_request(request);
   WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
+}
+
+bool Intake::abort_held_back(RequestId id) {
+  const auto found = std::ranges::find_if(
+      held_back_, [id](const Submission& submission) { return submission.request.id == id; });
+  if (found == held_back_.end()) {
+    return false;
+  }
+  held_back_.erase(found);
+  delivery_.end(id, FinishReason::kAbort);
+  return true;
 }
 
 void Intake::end_aborted(RequestId id) {

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace warprow {
@@ -51,6 +52,8 @@ class MaskedSampling {
   void wait() { progress_.wait(kMoment); }
 
   [[nodiscard]] int64_t num_withheld() const { return num_withheld_; }
+  // Of the step that was submitted last.
+  [[nodiscard]] std::span<const RowId> withheld_rows() const { return output_.withheld_rows; }
   // When the last step's forward was seen done; the epoch if that was not while it waited for masks.
   [[nodiscard]] EngineClock::time_point forward_done_at() const { return forward_done_at_; }
 

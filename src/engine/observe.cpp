@@ -66,10 +66,14 @@ EngineProgress ProgressMark::read() const {
   return out;
 }
 
-void StepLog::end(EngineClock::time_point awaited, EngineClock::time_point done) {
+void StepLog::end(EngineClock::time_point awaited,
+                  EngineClock::time_point done,
+                  const StepStats& stats) {
   StepTrace& trace = flying_[ended_++ % kMaxInFlight];
   trace.awaited = awaited;
   trace.done = done;
+  trace.graph_mode = static_cast<int8_t>(stats.graph_mode);
+  trace.num_toks_padded = stats.num_toks_padded;
   const std::scoped_lock lock(mutex_);
   ring_[num_logged_++ % kCapacity] = trace;
   if (trace.num_toks > 0) {

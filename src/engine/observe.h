@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sched/wait_reason.h"
+#include "wire/model_runner_output.h"
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -69,6 +72,9 @@ struct StepTrace {
   int32_t num_prefill_toks = 0;  // of rows with more than one token beside drafts
   int32_t num_running = 0;       // requests, when it was planned
   int32_t num_waiting = 0;
+  WaitReason wait_reason = WaitReason::kNone;  // of the first that waited
+  int8_t graph_mode = 0;                       // StepStats::graph_mode; set at its end
+  int32_t num_toks_padded = 0;                 // StepStats::num_toks_padded; likewise
 };
 
 // The newest steps, so that a trace of the last seconds is available on request.
@@ -87,7 +93,7 @@ class StepLog {
 
   // A step has been handed over; steps end in the order in which they began.
   void begin(const StepTrace& record) { flying_[begun_++ % kMaxInFlight] = record; }
-  void end(EngineClock::time_point awaited, EngineClock::time_point done);
+  void end(EngineClock::time_point awaited, EngineClock::time_point done, const StepStats& stats);
 
   [[nodiscard]] std::vector<StepTrace> since(EngineClock::time_point when) const;
 

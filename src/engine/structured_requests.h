@@ -52,6 +52,7 @@ class StructuredRequests {
 
   [[nodiscard]] GrammarProgress::Stats stats() const { return grammars_.stats(); }
   [[nodiscard]] int64_t num_withheld() const { return sampling_.num_withheld(); }
+  [[nodiscard]] std::span<const RowId> withheld() const { return sampling_.withheld_rows(); }
   [[nodiscard]] EngineClock::time_point forward_done_at() const {
     return sampling_.forward_done_at();
   }

@@ -35,9 +35,10 @@ struct ModelFacts {
   int32_t min_deep_chunk = 1;                // as in SchedulerConfig
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
-  int32_t draft_lookahead = 0;  // as in SchedulerConfig, as the next two
+  int32_t draft_lookahead = 0;  // as in SchedulerConfig, as the next three
   double draft_cost = 0;
   double draft_knee = 0;
+  double draft_forward = 0;
   PoolingFacts pooling;             // of a pooling model
   int32_t prompt_embeds_width = 0;  // of the vectors that prompts may have; 0: none may
   bool copies_blocks = false;       // SchedulerOutput::block_copies are read

@@ -6,7 +6,7 @@
 #include "device/cuda_device.h"
 #include "executor/external/launch.h"
 #include "executor/make_executor.h"
-#include "worker/deep_prefill.h"
+#include "executor/plan_facts.h"
 #include "worker/device_ids.h"
 #include "worker/ruled_options.h"
 #include "worker/worker.h"
@@ -27,32 +27,7 @@ namespace {
 class UniprocExecutor final : public Executor {
  public:
   UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device, const RankComms& comms)
-      : worker_(std::move(plan), std::move(device), comms) {
-    const ModelPlan& mine = worker_.plan();
-    const DeepPrefill deep = deep_prefill(mine);
-    facts_ = {mine.spec.architecture,
-              mine.spec.vocab_size,
-              mine.config.max_model_len,
-              mine.config.max_num_seqs,
-              mine.config.max_num_batched_tokens,
-              mine.kv_cache,
-              mine.runner.token_pages,
-              mine.config.prefill_toks_per_decode,
-              mine.config.long_prefill_token_threshold,
-              mine.config.long_prompt_len,
-              deep.max_pairs,
-              deep.min_chunk,
-              mine.config.enable_hidden_states,
-              mine.runner.max_drafts,
-              mine.runner.draft_lookahead,
-              mine.config.draft_cost,
-              mine.config.draft_knee,
-              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts,
-              mine.config.enable_prompt_embeds ? mine.spec.hidden_size : 0,
-              mine.runner.features.block_copies,
-              std::min(std::max(mine.runner.max_logprobs, kMaxLogprobIds), mine.spec.vocab_size),
-              mine.runner.features.lora.max_loras,
-              mine.runner.features.lora.max_cpu_loras};
+      : worker_(std::move(plan), std::move(device), comms), facts_(plan_facts(worker_.plan())) {
     allocations_before_ = counted_allocations();
   }
 

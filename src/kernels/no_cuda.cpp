@@ -21,6 +21,7 @@
 #include "kernels/experts/route_experts.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/heads/resize_heads.h"
+#include "kernels/kv_scales/kv_scales.h"
 #include "kernels/linear/linear.h"
 #include "kernels/logits/cap_logits.h"
 #include "kernels/low_rank/low_rank.h"
@@ -60,6 +61,7 @@ WR_NO_CUDA(gelu, GeluArgs)
 WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
 WR_NO_CUDA(group_by_bank, GroupByBankArgs)
+WR_NO_CUDA(kv_scales, KvScalesArgs)
 WR_NO_CUDA(layer_norm, LayerNormArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(low_rank_expand, LowRankExpandArgs)

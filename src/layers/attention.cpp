@@ -3,10 +3,24 @@
 
 #include "attention/forward_context.h"
 #include "kernels/gather/gather_rows.h"
+#include "kernels/kv_scales/kv_scales.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_kv_write.h"
 
 namespace warprow {
+
+void AttentionLayer::measure_scales(Stream& stream, RopeKvWriteArgs written) const {
+  const int64_t first = int64_t{num_heads} * head_dim;
+  const int64_t width = int64_t{num_kv_heads} * head_dim;
+  const float most = most_of_f8(written.kv.dtype);
+  kv_scales(stream, {written.qkv.columns(first, width), written.slot_mapping, k_scales, most});
+  kv_scales(stream,
+            {written.qkv.columns(first + width, width), written.slot_mapping, v_scales, most});
+  // The row has its norms and rotation by now.
+  written.q_norm = written.k_norm = written.v_norm = {};
+  written.rot_dim = 0;
+  rope_kv_write(stream, written);
+}
 
 void AttentionLayer::forward(Stream& stream,
                              ActView qkv,
@@ -15,7 +29,9 @@ void AttentionLayer::forward(Stream& stream,
                              ActView out) const {
   const ForwardContext& context = forward_context(stream);
   const ForwardGroup& mine = context.groups[static_cast<size_t>(group)];
-  const KvLayerView& kv = context.kv_layers[static_cast<size_t>(layer)];
+  KvLayerView kv = context.kv_layers[static_cast<size_t>(layer)];
+  kv.k_scales = k_scales.data;
+  kv.v_scales = v_scales.data;
 
   if (values_are_keys) {
     const int64_t first = int64_t{num_heads} * head_dim;
@@ -45,6 +61,9 @@ void AttentionLayer::forward(Stream& stream,
   rope.interleaved = interleaved;
   rope.norm_eps = norm_eps;
   rope_kv_write(stream, rope);
+  if (measures_scales && own_kv) {
+    measure_scales(stream, rope);
+  }
 
   AttentionCall call;
   call.q = qkv.columns(0, static_cast<int64_t>(num_heads) * head_dim);

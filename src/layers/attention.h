@@ -3,6 +3,7 @@
 
 #include "attention/attention_backend.h"
 #include "device/view.h"
+#include "kernels/rope/rope_kv_write.h"
 
 #include <cstdint>
 
@@ -29,6 +30,10 @@ struct AttentionLayer {
   View<const float, 1> wide_q_norm;  // dev f32 [heads * head_dim] or empty
   View<const float, 1> wide_k_norm;  // dev f32 [kv_heads * head_dim] or empty
   AttentionParams params;
+  // Of an 8-bit cache, dev f32 [kv_heads]: those of the layer whose keys and values it reads.
+  View<float, 1> k_scales;
+  View<float, 1> v_scales;
+  bool measures_scales = false;  // forwards set them from their keys and values first
 
   // qkv [T, (heads + 2 kv_heads) * head_dim], or queries alone, is rotated in place; cos and sin [T, rot_dim / 2]; out
   // [T, heads * head_dim].
@@ -37,6 +42,10 @@ struct AttentionLayer {
                View<const float, 2> cos,
                View<const float, 2> sin,
                ActView out) const;
+
+ private:
+  // Sets the scales from rows that were written, and writes them again.
+  void measure_scales(Stream& stream, RopeKvWriteArgs written) const;
 };
 
 }  // namespace warprow

@@ -84,7 +84,7 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
       dequantize_row(
           tensor.type, tensor.data + static_cast<size_t>(at) * tensor.row_bytes, out, tensor.cols);
     };
-    return rounded_matrix(QuantNumber::kF8, 128, rows, cols, row);
+    return rounded_matrix(QuantNumber::kF8, 128, rows, cols, row, F8Inputs::kRow);
   }
   const bool packed = config.number.has_value() && !config.ignores(spec.name);
   if (!spec.of_linear || spec.rows % 16 != 0 || (!packed && !quantisation_.to_fp8)) {
@@ -99,8 +99,12 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   };
   const QuantNumber number = packed ? *config.number : QuantNumber::kF8;
   const bool known_group = config.group_size == 32 || config.group_size == 64;
+  const bool kept = packed && config.inputs == QuantInputs::kKept;
+  const F8Inputs inputs = number != QuantNumber::kF8 || kept ? F8Inputs::kNone
+                          : config.has_blocks                ? F8Inputs::kGroup
+                                                             : F8Inputs::kRow;
   return rounded_matrix(
-      number, known_group ? static_cast<int32_t>(config.group_size) : 128, rows, cols, row);
+      number, known_group ? static_cast<int32_t>(config.group_size) : 128, rows, cols, row, inputs);
 }
 
 const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) const {
@@ -126,6 +130,7 @@ const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) con
                                                                  device(),
                                                                  spec.of_linear,
                                                                  quantisation_.exact,
+                                                                 quantisation_.rounds_inputs,
                                                                  part.rows.count,
                                                                  part.cols.count));
   }
@@ -233,7 +238,11 @@ PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   }
   size_t bytes = 0;
   const std::vector<PlacedSource> sources = place(specs, bytes);
-  PackedWeight weight = sized_product(*forms_of(specs).front(), rows, cols);
+  const std::vector<const DeviceForm*> forms = forms_of(specs);
+  PackedWeight weight = sized_product(*forms.front(), rows, cols);
+  for (const DeviceForm* form : forms) {
+    weight.input_scale = std::max(weight.input_scale, form->product.input_scale);
+  }
   std::byte* data = arena_.alloc_bytes(bytes);
   weight.data = data;
   for (const PlacedSource& source : sources) {

@@ -50,6 +50,8 @@ class ParameterLoader {
     bool to_fp8 =
         false;  // matrices of linear operations that are not, become e4m3 with a scale for each row
     bool exact = true;  // on a CPU values are not rounded
+    // Products of e4m3 weights round their inputs, where the checkpoint or to_fp8 wants it.
+    bool rounds_inputs = true;
   };
   // rows: the type of weights on CUDA, kBF16 or kF32.
   ParameterLoader(const Checkpoint& checkpoint,
@@ -58,7 +60,8 @@ class ParameterLoader {
                   LoadFormat format = LoadFormat::kAuto,
                   DType rows = DType::kBF16,
                   Progress progress = {},
-                  const Quantisation& quantisation = {.to_fp8 = false, .exact = true});
+                  const Quantisation& quantisation = {
+                      .to_fp8 = false, .exact = true, .rounds_inputs = true});
 
   // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
   // the spec and its format declare, or cannot be split as they declare.

@@ -2,8 +2,8 @@
 #include "layers/rounded_matrix.h"
 
 #include "base/dtype.h"
+#include "base/float8.h"
 #include "base/math.h"
-#include "weights/float8.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,10 @@ namespace {
 
 class RoundedMatrix final : public QuantMatrix {
  public:
-  RoundedMatrix(QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row)
+  RoundedMatrix(
+      QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row, F8Inputs inputs)
       : row_(std::move(row)) {
+    form_.inputs = inputs;
     form_.number = number;
     form_.group = number == QuantNumber::kF8 ? 128 : group;
     form_.zero_point = number == QuantNumber::kF8 ? 0 : number == QuantNumber::kQ4 ? 8 : 128;
@@ -77,8 +79,8 @@ class RoundedMatrix final : public QuantMatrix {
 }  // namespace
 
 std::unique_ptr<QuantMatrix> rounded_matrix(
-    QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row) {
-  return std::make_unique<RoundedMatrix>(number, group, rows, cols, std::move(row));
+    QuantNumber number, int32_t group, int64_t rows, int64_t cols, FloatRow row, F8Inputs inputs) {
+  return std::make_unique<RoundedMatrix>(number, group, rows, cols, std::move(row), inputs);
 }
 
 }  // namespace warprow

@@ -129,7 +129,14 @@ PackedWeight quant_panels(const QuantForm& form, int64_t cols, bool exact) {
   return weight;
 }
 
-PackedWeight quant_tiles(const QuantForm& form) {
+PackedWeight quant_tiles(const QuantForm& form, bool rounds_inputs) {
+  if (rounds_inputs) {
+    PackedWeight weight = plain(PackedKind::kF8F8);
+    weight.group = form.group;
+    weight.inputs = form.inputs;
+    weight.input_scale = form.input_scale;
+    return weight;
+  }
   PackedWeight weight = plain(form.number == QuantNumber::kF8   ? PackedKind::kF8
                               : form.number == QuantNumber::kQ4 ? PackedKind::kQ4
                                                                 : PackedKind::kQ8);
@@ -145,17 +152,24 @@ WeightFormat quant_format(const QuantMatrix& matrix,
                           const DeviceFacts& device,
                           bool of_linear,
                           bool exact,
+                          bool rounds_inputs,
                           int64_t rows,
                           int64_t cols) {
   const QuantForm& form = matrix.form();
+  rounds_inputs = rounds_inputs && of_linear && form.inputs != F8Inputs::kNone;
   WeightFormat format;
   format.name = matrix.format();
   format.matrix = &matrix;
   format.alignment = {1, form.col_unit};
   format.cpu = {Repack::kPanels, quant_panels(form, cols, exact)};
+  if (rounds_inputs && exact) {
+    format.cpu.product.inputs = form.inputs;
+    format.cpu.product.input_scale = form.input_scale;
+  }
   const bool tiles = of_linear && device.compute_capability == 90 && form.group >= 32 &&
                      rows % kQuantTileRows == 0 && cols % 8 == 0;
-  format.cuda = tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form)} : bf16_rows_form();
+  format.cuda =
+      tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form, rounds_inputs)} : bf16_rows_form();
   format.cuda_f32 = {Repack::kF32Rows, plain(PackedKind::kF32)};
   return format;
 }
@@ -181,7 +195,8 @@ bool same_product(const DeviceForm& upper, const DeviceForm& lower) {
   const bool panels = upper.repack == Repack::kPanels;
   return panels == (lower.repack == Repack::kPanels) && a.kind == b.kind &&
          a.has_bias == b.has_bias && a.scales == b.scales && a.zero_point == b.zero_point &&
-         a.group == b.group && a.has_zero_points == b.has_zero_points;
+         a.group == b.group && a.has_zero_points == b.has_zero_points && a.inputs == b.inputs &&
+         (!panels || a.input_scale == b.input_scale);
 }
 
 bool stacks(const DeviceForm& upper, const DeviceForm& lower) {

@@ -22,7 +22,7 @@ enum class Repack : uint8_t {
   kF32Rows,     // rows of float32, exact
   kKept,        // the bytes of the file, rows in plain order
   kMxfp4Tiles,  // the form of kernels/experts/mxfp4_tiles.h, a matrix for each spec; CUDA
-  kQuantTiles,  // the form of kernels/linear/quant/quant_tiles.h; CUDA
+  kQuantTiles,  // the forms of kernels/linear/quant/quant_tiles.h; CUDA
 };
 
 // One of the tensors that a matrix is made of.
@@ -67,11 +67,13 @@ struct WeightFormat {
 };
 
 // The format of a quantised matrix on this device. of_linear: the matrix, or the rank's part [rows, cols], is one of a linear
-// operation, which takes tiles. exact: on a CPU, values are not rounded.
+// operation, which takes tiles. exact: on a CPU, values are not rounded. rounds_inputs: products round their inputs as the
+// matrix says, on Hopper with tiles, and on a CPU with exact values.
 WeightFormat quant_format(const QuantMatrix& matrix,
                           const DeviceFacts& device,
                           bool of_linear,
                           bool exact,
+                          bool rounds_inputs,
                           int64_t rows,
                           int64_t cols);
 // Rows of bf16, which every matrix can become on CUDA.
@@ -89,7 +91,7 @@ std::string part_name(const std::string& name, const SourcePart& part);
 // The product's matrix [rows, cols], without data.
 PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols);
 // Whether matrices of the two forms, stacked by rows, are one matrix of their product. Panels: if the upper one's rows
-// are whole panels.
+// are whole panels. Else scales of inputs may differ: the largest is the stack's.
 bool same_product(const DeviceForm& upper, const DeviceForm& lower);
 // The same for the parts of a linear layer, whose panels stay apart.
 bool stacks(const DeviceForm& upper, const DeviceForm& lower);

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/activation/sigmoid_mul.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
@@ -94,6 +95,7 @@ Decoder::Decoder(const DecoderSpec& spec,
   if (first || (last && spec.tied_head)) {
     embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
   }
+  load_kv_scales(loader);
   if (spec.layers.front().layer_input_size > 0) {
     inputs_.emplace(loader, spec, options.tensor, options.linear);
   }
@@ -117,6 +119,36 @@ Decoder::Decoder(const DecoderSpec& spec,
   lead_joins();
   if (options_.deltas) {
     number_sites();
+  }
+}
+
+void Decoder::load_kv_scales(ParameterLoader& loader) {
+  if (options_.kv_scales.empty()) {
+    return;
+  }
+  std::vector<float> scales;
+  for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
+    first_kv_scale_.push_back(static_cast<int64_t>(scales.size()));
+    const LayerKvScales& layer = options_.kv_scales[static_cast<size_t>(i)];
+    if (layer.keys.empty()) {
+      continue;
+    }
+    const IndexRange heads =
+        kv_heads(spec_.layers[static_cast<size_t>(i)].attention, options_.tensor.place);
+    for (const std::vector<float>* all : {&layer.keys, &layer.values}) {
+      scales.insert(
+          scales.end(), all->begin() + heads.begin, all->begin() + heads.begin + heads.count);
+    }
+  }
+  const View<const float, 1> loaded = loader.constants(std::move(scales));
+  // Constants but for measure_kv_scales.
+  kv_scales_ = make_view(const_cast<float*>(loaded.data), loaded.shape[0]);
+}
+
+void Decoder::measure_kv_scales(bool on) {
+  WR_CHECK(!on || !kv_scales_.empty(), "the KV cache has no scales");
+  for (Layer& layer : layers_) {
+    layer.attention.measures_scales = on;
   }
 }
 
@@ -146,13 +178,20 @@ void Decoder::set_delta(LinearDelta* delta) {
   buffers_.linear.delta = delta;
 }
 
-AttentionLayer Decoder::load_attention(const LayerLoader& layer,
-                                       int32_t index,
-                                       const LayerKvPlace& place) const {
+void Decoder::set_kv_scales(AttentionLayer& layer) const {
+  if (!kv_scales_.empty()) {
+    const int64_t first = first_kv_scale_[static_cast<size_t>(layer.layer - facts().layers.first)];
+    layer.k_scales = make_view(kv_scales_.data + first, int64_t{layer.num_kv_heads});
+    layer.v_scales =
+        make_view(layer.k_scales.data + layer.num_kv_heads, int64_t{layer.num_kv_heads});
+  }
+}
+
+AttentionLayer Decoder::load_attention(const LayerLoader& layer, const LayerKvPlace& place) {
   const AttentionSpec& spec = layer.mine().attention;
   const DecoderWeightNames& names = layer.names();
   AttentionLayer out;
-  out.layer = spec.has_own_kv() ? index : spec.kv_source;
+  out.layer = spec.has_own_kv() ? layer.index() : spec.kv_source;
   out.own_kv = spec.has_own_kv();
   out.values_are_keys = spec.values_are_keys && spec.has_own_kv();
   out.group = place.group;
@@ -160,11 +199,11 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   out.num_kv_heads = spec.num_kv_heads;
   out.head_dim = spec.head_dim;
   if (spec.rope != kNoRope) {
-    const RopeSpec& rope = spec_.ropes[static_cast<size_t>(spec.rope)];
+    const RopeSpec& rope = layer.spec().ropes[static_cast<size_t>(spec.rope)];
     out.rot_dim = rope.rot_dim;
     out.interleaved = rope.interleaved;
   }
-  out.norm_eps = spec_.rms_eps;
+  out.norm_eps = layer.spec().rms_eps;
   out.params.scale = spec.scale;
   out.params.window = spec.window;
   out.params.soft_cap = spec.soft_cap;
@@ -222,25 +261,26 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
                  .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
   }
   // The parameters are read in this order.
-  return Layer{
-      .input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
-      .delta = std::nullopt,
-      .qkv = attention.output_gate
-                 ? in.stacked(gated_qkv_parts(
-                       spec_, index, shards, query_heads(attention, options_.tensor.place)))
-                 : in.linear(qkv_parts(spec_, index, shards)),
-      .attention = load_attention(in, index, kv.layers[static_cast<size_t>(index)]),
-      .rope = attention.rope,
-      .attention_join =
-          in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
-      .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
-      .ffn = FeedForward(in, options_.act_dtype),
-      .input = input(),
-      .scalar = scalar(),
-      .qkv_size = in.mine().attention.qkv_size(),
-      .gate_size = in.mine().attention.gate_size(),
-      .attention_size = in.mine().attention.out_size(),
-      .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
+  Layer out{.input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
+            .delta = std::nullopt,
+            .qkv = attention.output_gate
+                       ? in.stacked(gated_qkv_parts(
+                             spec_, index, shards, query_heads(attention, options_.tensor.place)))
+                       : in.linear(qkv_parts(spec_, index, shards)),
+            .attention = load_attention(in, kv.layers[static_cast<size_t>(index)]),
+            .rope = attention.rope,
+            .attention_join = in.join(
+                names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
+            .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
+            .ffn = FeedForward(in, options_.act_dtype),
+            .input = input(),
+            .scalar = scalar(),
+            .qkv_size = in.mine().attention.qkv_size(),
+            .gate_size = in.mine().attention.gate_size(),
+            .attention_size = in.mine().attention.out_size(),
+            .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
+  set_kv_scales(out.attention);
+  return out;
 }
 
 void Decoder::allocate_buffers(Arena& workspace) {
@@ -295,10 +335,9 @@ void Decoder::allocate_buffers(Arena& workspace) {
   if (!plain) {
     buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);
   }
-  for (size_t i = 0; i < facts().aux_layers.size(); ++i) {
-    buffers_.aux.push_back(workspace.alloc<float>(toks * hidden));
+  if (const auto num_aux = std::ssize(facts().aux_layers); num_aux > 0) {
+    buffers_.aux = activations(num_aux * hidden);
   }
-  aux_.resize(buffers_.aux.size());
   const int64_t widest = std::max({hidden, attention, intermediate});
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
 }
@@ -349,6 +388,17 @@ void Decoder::prepare_kernels() const {
 
 View<float, 2> Decoder::residual_room(int64_t num_toks) const {
   return make_view(buffers_.residual, num_toks, spec_.hidden_size);
+}
+
+ActView Decoder::aux_states(int64_t num_toks) const {
+  ActView states = buffers_.aux;
+  states.shape[0] = states.empty() ? 0 : num_toks;
+  return states;
+}
+
+void Decoder::embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) {
+  WR_CHECK(facts().first_stage && options_.tensor.alone(), "embeddings of a part of a model");
+  embedding(stream, {ids, embedding_, out, {}, spec_.embed_scale});
 }
 
 // Fills the residual stream from the stage's input.
@@ -439,7 +489,7 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                 table(rope.sin, rope),
                 rope.attention_factor});
   }
-  size_t num_aux = 0;
+  int64_t num_aux = 0;
   const HalfNorm* begun = nullptr;  // the norm that the previous join began; null: none
   for (const Layer& layer : layers_) {
     const ActView attended = part_of(buffers_.attention, toks, layer.attention_size);
@@ -459,14 +509,13 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
       scale_rows(stream, {residual, layer.scalar});
     }
     if (layer.is_aux) {
-      aux_[num_aux] = make_view(buffers_.aux[num_aux], toks, spec_.hidden_size);
-      gather_rows(stream, {residual, {}, aux_[num_aux]});
+      const int64_t first = num_aux * spec_.hidden_size;
+      cast_rows(stream, {residual, aux_states(toks).columns(first, spec_.hidden_size)});
       ++num_aux;
     }
   }
   ModelOutput out;
   out.residual = residual;
-  out.aux = aux_;
   if (facts().last_stage) {
     out.hidden = part_of(buffers_.hidden, toks, spec_.hidden_size);
     rms_norm(stream, {residual, final_norm_, out.hidden, eps});

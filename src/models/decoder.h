@@ -13,6 +13,7 @@
 #include "models/decoder_spec.h"
 #include "models/delta_net.h"
 #include "models/feed_forward.h"
+#include "models/kv_scales.h"
 #include "models/layer_inputs.h"
 #include "models/layer_loader.h"
 #include "models/model.h"
@@ -30,8 +31,10 @@ struct DecoderOptions {
   LayerRange layers;              // of this stage; empty: all
   RankGroup tensor;               // the ranks that divide each layer (models/tensor_split.h)
   bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
-  // Layers of this stage, ascending, whose hidden states are returned.
+  // Layers of this stage, ascending, whose hidden states are kept (Model::aux_states).
   std::vector<int32_t> aux_layers;
+  std::vector<LayerKvScales>
+      kv_scales;  // of the whole model's layers, with an 8-bit KV cache; else empty
 };
 
 // The decoder-only transformer, once for every architecture: embedding, layers of attention and a
@@ -58,6 +61,15 @@ class Decoder final : public Model {
   [[nodiscard]] View<float, 2> residual_room(int64_t num_toks) const override;
   [[nodiscard]] std::span<const LinearSite> linear_sites() const override { return sites_; }
   void set_delta(LinearDelta* delta) override;
+  [[nodiscard]] ActView aux_states(int64_t num_toks) const override;
+  void embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) override;
+
+  [[nodiscard]] View<float, 1> kv_scales() const override { return kv_scales_; }
+  void measure_kv_scales(bool on) override;
+
+  // The attention of a layer at its place in the cache. Reads its norms and sinks.
+  [[nodiscard]] static AttentionLayer load_attention(const LayerLoader& layer,
+                                                     const LayerKvPlace& place);
 
  private:
   struct Layer {
@@ -99,14 +111,13 @@ class Decoder final : public Model {
     FeedForwardWorkspace ffn;
     LayerInputsWorkspace inputs;
     DeltaWorkspace delta;
-    std::vector<float*> aux;  // [T, hidden_size] each
+    ActView aux;  // [T, layers of aux_layers * hidden_size], or empty
     LinearWorkspace linear;
   };
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const;
-  [[nodiscard]] AttentionLayer load_attention(const LayerLoader& layer,
-                                              int32_t index,
-                                              const LayerKvPlace& place) const;
+  void set_kv_scales(AttentionLayer& layer) const;
+  void load_kv_scales(ParameterLoader& loader);
   void allocate_buffers(Arena& workspace);
   void lead_joins();
   void number_sites();
@@ -135,8 +146,10 @@ class Decoder final : public Model {
   View<const float, 1> final_norm_;
   Linear head_;
   Buffers buffers_;
-  std::vector<View<float, 2>> aux_;  // of the last forward
-  std::vector<LinearSite> sites_;    // with DecoderOptions::deltas
+  std::vector<LinearSite> sites_;  // with DecoderOptions::deltas
+  // With an 8-bit KV cache: of each layer with keys and values of its own, those of the keys and then of the values.
+  View<float, 1> kv_scales_;
+  std::vector<int64_t> first_kv_scale_;  // of the stage's layers
 };
 
 }  // namespace warprow

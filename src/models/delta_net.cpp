@@ -31,7 +31,7 @@ std::vector<LinearPart> in_parts(const LayerLoader& layer, const IndexRange& hea
   const int64_t each = int64_t{whole.num_value_heads / whole.num_key_heads} * whole.value_dim;
   const int64_t keys = whole.key_dim;
   std::vector<LinearPart> parts;
-  if (whole.by_key_head) {
+  if (whole.qkvz_by_key_head) {
     const int64_t widths[] = {keys, keys, each, each};
     int64_t at = 0;
     for (const int64_t width : widths) {
@@ -61,7 +61,7 @@ std::vector<LinearPart> in_parts(const LayerLoader& layer, const IndexRange& hea
 std::vector<LinearPart> ba_parts(const LayerLoader& layer, const IndexRange& heads) {
   const DeltaSpec& whole = layer.whole().delta;
   const int64_t each = whole.num_value_heads / whole.num_key_heads;
-  if (whole.by_key_head) {
+  if (whole.ba_by_key_head) {
     return {rows_of(layer,
                     layer.names().delta_ba,
                     2 * int64_t{whole.num_value_heads},
@@ -138,11 +138,11 @@ DeltaNet::DeltaNet(const LayerLoader& layer, const KvPlan& kv)
   }
   std::vector<float> rates = of_heads(names.delta_rate);
   for (float& rate : rates) {
-    rate = -std::exp(rate);
+    rate = whole.has_rates ? rate : -std::exp(rate);
   }
   const KvGroupSpec& group = kv.groups[static_cast<size_t>(group_)];
   args_.shape = static_cast<const GatedDeltaShape&>(spec_);
-  args_.ba_by_key_head = whole.by_key_head;
+  args_.ba_by_key_head = whole.ba_by_key_head;
   args_.conv = loader.constants(load_conv(layer, heads)).data;
   args_.rate = loader.constants(std::move(rates)).data;
   args_.dt_bias = loader.constants(of_heads(names.delta_dt_bias)).data;

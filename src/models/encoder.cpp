@@ -217,7 +217,7 @@ void Encoder::norm(Stream& stream,
   layer_norm(stream, {x, add, norm.weight, norm.bias, out, spec_.rms_eps});
 }
 
-void Encoder::embed(Stream& stream, const ModelInput& in) const {
+void Encoder::embed_input(Stream& stream, const ModelInput& in) const {
   const int64_t toks = in.positions.shape[1];
   const View<float, 2> residual = residual_room(toks);
   EmbeddingArgs ids{in.input_ids, embedding_, residual};
@@ -329,7 +329,7 @@ ModelOutput Encoder::forward(Stream& stream, const ModelInput& in) {
                 make_view(rope.sin, toks, pairs),
                 1.0F});
   }
-  embed(stream, in);
+  embed_input(stream, in);
   for (const Layer& layer : layers_) {
     attend(stream, layer, toks);
     feed_forward(stream, layer, toks);

@@ -89,7 +89,7 @@ class Encoder final : public Model {
             const ActView& out) const;
   // A product that joins x: in front of its norm, or as it is.
   void join(Stream& stream, const Linear& linear, const Norm& behind, const ActView& x) const;
-  void embed(Stream& stream, const ModelInput& in) const;
+  void embed_input(Stream& stream, const ModelInput& in) const;
   void attend(Stream& stream, const Layer& layer, int64_t toks) const;
   // The attention of a layer's queries, keys and values, perhaps in wider heads.
   void mix(Stream& stream, const Layer& layer, const ActView& qkv, const ActView& out) const;

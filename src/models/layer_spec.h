@@ -86,8 +86,11 @@ struct FfnSpec {
 
 // A gated delta net, which keeps a state of fixed size in place of keys and values.
 struct DeltaSpec : GatedDeltaShape {
-  // Rows of its input matrices are ordered by key heads: each has its queries, keys, values and gates, and its b and a.
-  bool by_key_head = false;
+  // Rows of its input matrices are ordered by key heads: each has its queries, keys, values and gates; and its b and a.
+  bool qkvz_by_key_head = false;
+  bool ba_by_key_head = false;
+  bool has_rates =
+      false;  // the checkpoint has them themselves; else the logarithms of their negatives
 
   // Outputs of the first product: queries, keys, values and output gates.
   [[nodiscard]] int64_t in_size() const { return num_channels() + value_size(); }

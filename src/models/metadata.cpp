@@ -67,14 +67,22 @@ ModelMetadata::ModelMetadata(ModelMetadata&&) noexcept = default;
 ModelMetadata& ModelMetadata::operator=(ModelMetadata&&) noexcept = default;
 ModelMetadata::~ModelMetadata() = default;
 
-Result<void> ModelMetadata::enter_text_config(const char* defaults) {
-  const nlohmann::json* own = is_gguf() ? nullptr : find_json(*json_, "text_config");
+Result<void> ModelMetadata::enter_config(const char* key, const char* defaults) {
+  const nlohmann::json* own = is_gguf() ? nullptr : find_json(*json_, key);
   if (own == nullptr || !own->is_object()) {
-    return fail(ErrorCode::kCorrupt, "config.json: text_config is missing");
+    return fail(ErrorCode::kCorrupt, fmt::format("config.json: {} is missing", key));
   }
-  text_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(defaults));
-  text_->update(*own);
+  auto inner = std::make_unique<nlohmann::json>(nlohmann::json::parse(defaults));
+  inner->update(*own);
+  text_ = std::move(inner);
   json_ = text_.get();
+  return {};
+}
+
+Result<void> ModelMetadata::enter_text_config(const char* defaults) {
+  if (auto entered = enter_config("text_config", defaults); !entered) {
+    return entered;
+  }
   for (const char* prefix : {"language_model.model.", "model.language_model."}) {
     if (checkpoint_->find(std::string(prefix) + "embed_tokens.weight") != nullptr) {
       weight_prefix_ = prefix;
@@ -435,7 +443,7 @@ constexpr CountField kRequired[] = {
 
 }  // namespace
 
-Result<DecoderSpec> ModelMetadata::common_spec() const {
+Result<DecoderSpec> ModelMetadata::layers_spec() const {
   Counts counts;
   for (const CountField& field : kRequired) {
     // A model all of whose layers have experts need not name a size without them.
@@ -483,7 +491,15 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   set_uniform_layers(spec, layer);
   spec.ropes = {*rope};
   spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names(weight_prefix_);
+  return spec;
+}
 
+Result<DecoderSpec> ModelMetadata::common_spec() const {
+  auto layers = layers_spec();
+  if (!layers) {
+    return layers;
+  }
+  DecoderSpec spec = *std::move(layers);
   // The embedding gives the vocabulary's size; config.json may have a smaller or larger one (padding).
   auto vocab = checkpoint_->has_tensors()
                    ? checkpoint_->require(spec.names.embed).and_then([](const TensorSource* embed) {

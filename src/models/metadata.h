@@ -35,6 +35,8 @@ class ModelMetadata {
   // the values of keys that it leaves out, as published files do.
   // Errors: no text_config.
   Result<void> enter_text_config(const char* defaults);
+  // From here on describes the object of config.json with this key. Errors: there is none.
+  Result<void> enter_config(const char* key, const char* defaults = "{}");
   // What the names of the decoder's tensors begin with: "model.", or where a larger model has its text model.
   [[nodiscard]] const std::string& weight_prefix() const { return weight_prefix_; }
 
@@ -89,6 +91,8 @@ class ModelMetadata {
   // Fills the fields that every decoder family has, rope and weight names included, and checks that
   // they agree.
   [[nodiscard]] Result<DecoderSpec> common_spec() const;
+  // The same without vocabulary and head, which a model need not have.
+  [[nodiscard]] Result<DecoderSpec> layers_spec() const;
 
  private:
   ModelMetadata();
@@ -102,7 +106,7 @@ class ModelMetadata {
   const Checkpoint* checkpoint_ = nullptr;
   const GgufFile* gguf_ = nullptr;
   const nlohmann::json* json_ = nullptr;
-  std::unique_ptr<nlohmann::json> text_;  // enter_text_config: what json_ points to
+  std::unique_ptr<nlohmann::json> text_;  // enter_config: what json_ points to
   std::string architecture_;
   std::string weight_prefix_ = "model.";
 };

@@ -35,7 +35,7 @@ struct StageFacts {
   bool last_stage = true;  // has the final norm and the head; else yields its residual stream
   // By layer: what each needs of KV cache and backend, with this rank's heads.
   std::vector<AttentionSpec> mixers;
-  std::vector<int32_t> aux_layers;  // layers whose hidden states a forward also yields
+  std::vector<int32_t> aux_layers;  // ascending: layers whose hidden states a forward also keeps
 };
 
 // The inputs of a forward. All views are on the device.
@@ -54,8 +54,6 @@ struct ModelInput {
 struct ModelOutput {
   ActView hidden;           // last stage: [T, hidden_size] after the final norm; else empty
   View<float, 2> residual;  // f32 [T, hidden_size]  the residual stream after the last layer
-  // f32 [T, hidden_size] each: the residual stream after each of aux_layers.
-  std::span<const View<float, 2>> aux;
 };
 
 // The runner's interface to a model, or to the layers of it on one rank. Calls cost one virtual call per step.
@@ -82,10 +80,21 @@ class Model {
   // Where a stage keeps the residual stream of num_toks tokens. The previous stage's output may be received here
   // and is then not copied.
   [[nodiscard]] virtual View<float, 2> residual_room(int64_t num_toks) const = 0;
+  // Where a forward of num_toks tokens keeps the residual stream behind each of aux_layers, as activations side by side:
+  // [num_toks, layers * hidden_size]; empty without such layers. Valid until the next forward.
+  [[nodiscard]] virtual ActView aux_states(int64_t /*num_toks*/) const { return {}; }
+  // The rows of the embedding, for a model that shares it; out dev f32 [ids, hidden_size]. First stage, of one rank.
+  virtual void embed(Stream& /*stream*/, View<const int32_t, 1> /*ids*/, View<float, 2> /*out*/) {
+    WR_CHECK(false, "a model without an embedding to share");
+  }
   // The linear layers to whose products a delta may be added.
   [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }
   // What forwards add to products from now on; null: nothing. It outlives them. A check fails if the model has no sites.
   virtual void set_delta(LinearDelta* delta) { WR_CHECK(delta == nullptr); }
+  // The scales of an 8-bit KV cache, of all of its layers; else empty.
+  [[nodiscard]] virtual View<float, 1> kv_scales() const { return {}; }
+  // Whether forwards set these scales from the keys and values of their step.
+  virtual void measure_kv_scales(bool on) { WR_CHECK(!on); }
 
  protected:
   explicit Model(StageFacts facts) : facts_(std::move(facts)) {}

@@ -69,10 +69,10 @@ constexpr Entry kEntries[] = {
     {"Qwen2MoeForCausalLM", "qwen2moe", &make_qwen2_moe},
     {"Qwen3ForCausalLM", "qwen3", &make_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3moe", &make_qwen3_moe},
-    {"Qwen3NextForCausalLM", "", &make_qwen3_next},
-    {"Qwen3_5ForCausalLM", "", &make_qwen3_5},
+    {"Qwen3NextForCausalLM", "qwen3next", &make_qwen3_next},
+    {"Qwen3_5ForCausalLM", "qwen35", &make_qwen3_5},
     {"Qwen3_5ForConditionalGeneration", "", &make_qwen3_5, kQwen35Text},
-    {"Qwen3_5MoeForCausalLM", "", &make_qwen3_5_moe},
+    {"Qwen3_5MoeForCausalLM", "qwen35moe", &make_qwen3_5_moe},
     {"Qwen3_5MoeForConditionalGeneration", "", &make_qwen3_5_moe, kQwen35MoeText},
     {"SmolLM3ForCausalLM", "smollm3", &make_smollm3},
 };

@@ -79,6 +79,10 @@ std::string unmet_by_mixer(const LayerSpec& layer, int32_t num_ranks, DeviceKind
           kMaxCudaDeltaDim,
           kMaxCudaConvLen);
     }
+    if (layer.delta.tiled && num_ranks > 1) {
+      return "value heads of a gated delta net in the order of a GGUF file cannot be divided among "
+             "ranks";
+    }
     if (layer.delta.num_key_heads % num_ranks != 0) {
       return fmt::format("linear_num_key_heads {} is no multiple of tensor-parallel-size {}",
                          layer.delta.num_key_heads,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/weight_names.h"
 
-#include "base/check.h"
-
 namespace warprow {
 
 DecoderWeightNames hf_weight_names(const std::string& prefix) {
@@ -69,6 +67,17 @@ DecoderWeightNames gguf_weight_names() {
   names.shared_up = layer + "ffn_up_shexp.weight";
   names.shared_down = layer + "ffn_down_shexp.weight";
   names.shared_scale = layer + "ffn_gate_inp_shexp.weight";
+  names.delta_qkv = layer + "attn_qkv.weight";
+  names.delta_z = layer + "attn_gate.weight";
+  names.delta_b = layer + "ssm_beta.weight";
+  names.delta_a = layer + "ssm_alpha.weight";
+  names.delta_qkvz = layer + "ssm_in.weight";
+  names.delta_ba = layer + "ssm_ba.weight";
+  names.delta_conv = layer + "ssm_conv1d.weight";
+  names.delta_rate = layer + "ssm_a";
+  names.delta_dt_bias = layer + "ssm_dt.bias";
+  names.delta_norm = layer + "ssm_norm.weight";
+  names.delta_out = layer + "ssm_out.weight";
   names.experts_gate = layer + "ffn_gate_exps.weight";
   names.experts_up = layer + "ffn_up_exps.weight";
   names.experts_down = layer + "ffn_down_exps.weight";
@@ -78,7 +87,9 @@ DecoderWeightNames gguf_weight_names() {
 
 std::string layer_name(const std::string& pattern, int32_t layer) {
   const size_t at = pattern.find("{}");
-  WR_CHECK(at != std::string::npos, "{} has no place for a number", pattern);
+  if (at == std::string::npos) {
+    return pattern;
+  }
   return pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
 }
 

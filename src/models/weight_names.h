@@ -12,7 +12,7 @@ DecoderWeightNames hf_weight_names(const std::string& prefix = "model.");
 // Tensor names as GGUF has them ("blk.{}.attn_q.weight").
 DecoderWeightNames gguf_weight_names();
 
-// A pattern with {} replaced by the layer's number.
+// A pattern with {} replaced by the layer's number. One without {} is the name in the only layer.
 std::string layer_name(const std::string& pattern, int32_t layer);
 // The same with a second {} for the expert's number.
 std::string expert_name(const std::string& pattern, int32_t layer, int32_t expert);

@@ -54,6 +54,7 @@ struct InputBatch {
   int32_t decode_len = 1;       // the most tokens of those rows
   int32_t num_prefill_rows = 0;
   uint32_t sample_rules = 0;  // SampleRules that any row needs
+  int32_t num_proposals = 0;  // drafts that a proposer makes for each row's next step
   GraphMode graph_mode = GraphMode::kNone;
   int32_t graph_query_len = 0;     // GraphChoice::query_len
   bool sample_graph = false;       // sampling runs from a graph, of num_logits_padded logits

@@ -363,6 +363,8 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
   batch_.num_logits = num_logits;
   batch_.num_prefill_rows = num_prefill_rows;
   batch_.sample_rules = sample_rules;
+  batch_.num_proposals = step.num_proposals < 0 ? limits_.max_drafts : step.num_proposals;
+  WR_CHECK_LE(batch_.num_proposals, limits_.max_drafts);
   pad_batch(step, vote.eager);
 }
 

@@ -13,6 +13,7 @@ constexpr double kHysteresis = 1.25;      // how clearly another length must be 
 constexpr double kStepHysteresis = 1.02;  // the same for all rows of a step
 // Of a step that verifies drafts, whatever their number: docs/performance.md, one row, K = 1.
 constexpr double kDraftStepCost = 0.03;
+constexpr double kGoodAcceptance = 0.8;  // of a drafting model
 
 // The largest j <= most with a^j > least.
 int32_t worth(double a, double least, int32_t most) {
@@ -23,6 +24,13 @@ int32_t worth(double a, double least, int32_t most) {
     reached *= a;
   }
   return j;
+}
+
+// The time of a step that verifies `length` drafts of each row and makes as many.
+double step_time(int32_t num_rows, int32_t length, const DraftTimes& times) {
+  const double base = length > 0 ? 1 + kDraftStepCost : 1;
+  return base * gpu_step_time(times.knee, static_cast<double>(num_rows) * (1 + length)) +
+         times.forward * length;
 }
 
 }  // namespace
@@ -44,7 +52,7 @@ double gpu_step_time(double knee, double num_toks) {
 
 int32_t common_drafts(std::span<const double> acceptance,
                       int32_t num_rows,
-                      double knee,
+                      const DraftTimes& times,
                       int32_t most,
                       int32_t before) {
   const auto value = [&](int32_t length) {
@@ -55,8 +63,7 @@ int32_t common_drafts(std::span<const double> acceptance,
         tokens += reached;
       }
     }
-    const double base = length > 0 ? 1 + kDraftStepCost : 1;
-    return tokens / (base * gpu_step_time(knee, static_cast<double>(num_rows) * (1 + length)));
+    return tokens / step_time(num_rows, length, times);
   };
   int32_t best = std::min(before, most);
   double best_value = value(best) * kStepHysteresis;
@@ -67,6 +74,11 @@ int32_t common_drafts(std::span<const double> acceptance,
     }
   }
   return best;
+}
+
+bool drafts_may_pay(int32_t num_rows, const DraftTimes& times) {
+  return (1 + kGoodAcceptance) * gpu_step_time(times.knee, num_rows) >
+         step_time(num_rows, 1, times);
 }
 
 void DraftRecord::count(bool accepted) {

@@ -27,15 +27,25 @@ namespace warprow {
 // in proportion to the tokens far above `knee`.
 [[nodiscard]] double gpu_step_time(double knee, double num_toks);
 
+// What drafts cost on a GPU.
+struct DraftTimes {
+  double knee = 0;     // gpu_step_time's
+  double forward = 0;  // of a drafting model's forward, in units of a step with few tokens
+};
+
 // One length for all rows of a step, so that a graph of equal rows serves it. It yields the most tokens in a time, as
 // estimated from the rows' acceptance. Lengths are 0, 1, half of `most` and `most`: each has graphs of its own. `before`:
 // the length of the step before, which stays unless another is clearly better.
 // num_rows: decoding rows, also those without drafts. acceptance: of each row that may draft.
 [[nodiscard]] int32_t common_drafts(std::span<const double> acceptance,
                                     int32_t num_rows,
-                                    double knee,
+                                    const DraftTimes& times,
                                     int32_t most,
                                     int32_t before);
+
+// Whether one draft of each of num_rows rows would pay if most drafts were right. If not, a model need not draft to find
+// out whether they are.
+[[nodiscard]] bool drafts_may_pay(int32_t num_rows, const DraftTimes& times);
 
 // What a request's drafts were worth so far.
 class DraftRecord {

@@ -186,8 +186,9 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   has_deep_chunk_ = has_deep_long_chunk_ = false;
   num_turns_ = std::clamp(running_.size(), 1, config_.num_stages);
   decode_budget_ = ceil_div(running_.size(), num_turns_);
-  step_drafts_ = config_.draft_knee > 0 ? drafts_of_step() : 0;
+  decide_drafts();
   schedule_running(out);
+  refusal_ = WaitReason::kNone;
   // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
     while (budget_ > 0 && prefill_budget_ > 0 && waiting_.size() > 0 && rows_.num_free() > 0 &&
@@ -197,8 +198,25 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   if (out.scheduled.empty() && out.finished_rows.empty() && out.preempted_rows.empty()) {
     return false;
   }
+  stats_.wait_reason = why_waiting(out);
   commit_step(out);
   return true;
+}
+
+WaitReason Scheduler::why_waiting(const SchedulerOutput& out) const {
+  if (waiting_.size() == 0) {
+    return WaitReason::kNone;
+  }
+  if (!out.preempted_rows.empty()) {
+    return WaitReason::kPreemption;
+  }
+  if (rows_.num_free() == 0) {
+    return WaitReason::kRows;
+  }
+  if (refusal_ != WaitReason::kNone) {
+    return refusal_;
+  }
+  return budget_ > 0 ? WaitReason::kRation : WaitReason::kTokens;
 }
 
 // Whether the row decodes and its turn comes in a later step. Without planning ahead it must first know its last token.
@@ -349,10 +367,29 @@ int32_t Scheduler::drafts_of_step() {
       }
     }
   }
-  return acceptance_.empty()
-             ? 0
-             : common_drafts(
-                   acceptance_, num_rows, config_.draft_knee, config_.num_drafts, step_drafts_);
+  return acceptance_.empty() ? 0
+                             : common_drafts(acceptance_,
+                                             num_rows,
+                                             {config_.draft_knee, config_.draft_forward},
+                                             config_.num_drafts,
+                                             wanted_drafts_);
+}
+
+// The drafts that the step verifies, and those that a drafting model makes for the next one: as many as would have paid
+// now, one to find out, or none where no draft pays.
+void Scheduler::decide_drafts() {
+  if (config_.draft_knee == 0) {
+    return;
+  }
+  wanted_drafts_ = drafts_of_step();
+  step_drafts_ = wanted_drafts_;
+  if (config_.draft_lookahead == 0) {
+    return;
+  }
+  step_drafts_ = proposals_ < 0 ? wanted_drafts_ : std::min(wanted_drafts_, proposals_);
+  const bool tries =
+      drafts_may_pay(std::max(running_.size(), 1), {config_.draft_knee, config_.draft_forward});
+  next_proposals_ = std::max(wanted_drafts_, tries ? 1 : 0);
 }
 
 // Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.
@@ -375,16 +412,21 @@ int32_t Scheduler::num_drafts_of(LiveRequest& r) {
 }
 
 bool Scheduler::admit_next(SchedulerOutput& out) {
+  const auto refuse = [this](WaitReason reason) {
+    refusal_ = reason;
+    return false;
+  };
   const int32_t index = next_waiting();
   if (index < 0) {
-    return false;
+    return refuse(WaitReason::kAdapter);
   }
   LiveRequest& r = requests_[index];
   if (r.least_pending > 0) {
-    return false;  // preempted with outputs in flight: its prefill is not known yet
+    return refuse(
+        WaitReason::kOutputs);  // preempted with outputs in flight: its prefill is not known yet
   }
   if (was_refused(r)) {
-    return false;
+    return refuse(WaitReason::kBlocks);
   }
   // Compute at least the last known token: its logits are needed.
   const int32_t hit =
@@ -393,7 +435,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   // Without chunked prefill the request waits for a step that takes it whole, unless its outputs made it
   // too long for any step.
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
-    return false;
+    return refuse(WaitReason::kTokens);
   }
   int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
   // A prefix that others have too, without a checkpoint of its states: the first chunk leaves one.
@@ -407,7 +449,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n + behind, r.num_known() + behind}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();
-    return false;
+    return refuse(WaitReason::kBlocks);
   }
   enter_row(index, hit, out);
   out.scheduled.push_back({r.row, n, hit});
@@ -476,6 +518,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
   bool any_prefill = false;
   bool any_decode = false;
   bool any_partial = false;
+  out.num_proposals = proposals_ = next_proposals_;
   for (ScheduledRow& s : out.scheduled) {
     const auto row_idx = static_cast<size_t>(index_of(s.row));
     LiveRequest& r = requests_[row_owner_[row_idx]];
@@ -494,7 +537,8 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     }
     // For masks after them, and to learn what they are worth.
     s.wants_drafts = samples && config_.num_drafts > 0 && r.may_draft &&
-                     (r.grammar >= 0 || config_.draft_cost > 0 || config_.draft_knee > 0);
+                     (r.grammar >= 0 || config_.draft_cost > 0 || config_.draft_knee > 0) &&
+                     next_proposals_ != 0;
     record.rows[row_idx] = {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, s.num_logits};
     (is_prefill ? any_prefill : any_decode) = true;

@@ -10,6 +10,7 @@
 #include "sched/request.h"
 #include "sched/request_table.h"
 #include "sched/row_allocator.h"
+#include "sched/wait_reason.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
@@ -40,6 +41,8 @@ struct SchedulerConfig {
   double draft_cost = 0;
   // On a GPU instead: the tokens of a step above which it takes longer. All rows of a step draft equally many. 0: none.
   double draft_knee = 0;
+  // With draft_knee and draft_lookahead: the time of a drafting model's forward, in units of a step with few tokens.
+  double draft_forward = 0;
   // Under chunked prefill: the most tokens of a step for a row with more prompt tokens left, in a step in which a
   // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
   int32_t long_prefill_token_threshold = 0;
@@ -88,8 +91,9 @@ struct SchedulerStats {
   int32_t max_steps_in_flight = 0;
   int32_t num_running = 0;
   int32_t num_waiting = 0;
-  int32_t num_kv_blocks = 0;       // without the null block
-  int32_t num_kv_blocks_used = 0;  // held by requests
+  int32_t num_kv_blocks = 0;                   // without the null block
+  int32_t num_kv_blocks_used = 0;              // held by requests
+  WaitReason wait_reason = WaitReason::kNone;  // in the last step that schedule() planned
 };
 
 // Decides which requests advance in each step, by how many tokens, in which rows and blocks. Continuous batching:
@@ -171,6 +175,11 @@ class Scheduler {
   // No-op if the request has ended or is not held.
   void resume(uint64_t id);
 
+  // The request that has the row, which must have one.
+  [[nodiscard]] uint64_t request_of(RowId row) const {
+    return requests_[row_owner_[static_cast<size_t>(index_of(row))]].id;
+  }
+
   // Reserves in `out` the capacity that any usual step needs.
   void reserve(SchedulerOutput& out) const;
 
@@ -211,10 +220,12 @@ class Scheduler {
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   [[nodiscard]] int32_t drafts_of_step();
+  void decide_drafts();
   [[nodiscard]] int32_t num_drafts_of(LiveRequest& request);
   // The waiting request that is next to be admitted, or -1.
   [[nodiscard]] int32_t next_waiting();
   bool admit_next(SchedulerOutput& out);
+  [[nodiscard]] WaitReason why_waiting(const SchedulerOutput& out) const;
   void enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out);
   void commit_step(SchedulerOutput& out);
 
@@ -263,6 +274,9 @@ class Scheduler {
   bool has_deep_chunk_ = false;       // a chunk of this step reaches max_prefill_pairs
   bool has_deep_long_chunk_ = false;  // and is of a long prefill
   int32_t step_drafts_ = 0;           // of every decoding row, with draft_knee
+  int32_t wanted_drafts_ = 0;         // the same if the step before had proposed as many
+  int32_t next_proposals_ = -1;       // SchedulerOutput::num_proposals of the step that is planned
+  int32_t proposals_ = -1;            // the same of the step before
   std::vector<double> acceptance_;    // of the rows of a step, with draft_knee
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.
@@ -270,6 +284,7 @@ class Scheduler {
   uint64_t passed_arrival_ = 0;  // the first waiting request, whose adapter has no place
   int32_t num_passed_ = 0;       // requests with adapters that were admitted before it since
   int64_t refused_at_ = 0;
+  WaitReason refusal_ = WaitReason::kNone;  // by admit_next in the step being planned
   SchedulerStats stats_;
 };
 

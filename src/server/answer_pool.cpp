@@ -49,7 +49,8 @@ AnswerPool::AnswerPool(size_t most_waiting, size_t most_waiting_of_client)
       large_texts_(text_limits(most_waiting, most_waiting_of_client, true)),
       grammars_(grammar_limits(most_waiting, most_waiting_of_client)),
       reports_(engine_limits(most_waiting, most_waiting_of_client, 2)),
-      commands_(engine_limits(most_waiting, most_waiting_of_client, 1)) {}
+      // One may wait for requests to end, for as long as they take.
+      commands_(engine_limits(most_waiting, most_waiting_of_client, 2)) {}
 
 bool AnswerPool::submit(Lane lane, const std::string& client, std::function<void()> job) {
   switch (lane) {

@@ -39,21 +39,6 @@ struct Api::Route {
 
 namespace {
 
-// The token behind the scheme "Bearer", whose case does not count (RFC 9110). Empty if the scheme is missing.
-std::string_view bearer_token(std::string_view authorization) {
-  constexpr std::string_view kScheme = "bearer ";
-  const bool is_bearer =
-      authorization.size() > kScheme.size() &&
-      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char ours, char given) {
-        return ours == (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given);
-      });
-  if (!is_bearer) {
-    return {};
-  }
-  const std::string_view rest = authorization.substr(kScheme.size());
-  return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
-}
-
 // HEAD is handled as GET; the connection leaves the body out.
 std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : request.method;
@@ -79,6 +64,7 @@ std::span<const Api::Route> Api::routes() {
       {.method = "GET", .path = "/v1/models", .handle = &answer_models},
       {.method = "GET", .path = "/v1/models/{model}", .handle = &answer_model},
       {.method = "GET", .path = "/v1/engine/state", .handle = &answer_engine_state, .effort = Effort::kReport},
+      {.method = "GET", .path = "/v1/requests/{id}", .handle = &answer_explanation, .effort = Effort::kReport},
       {.method = "POST", .path = "/v1/completions", .handle = &answer_completions, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/chat/completions", .handle = &answer_chat_completions, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/completions/render", .handle = &answer_render_completions, .effort = Effort::kText},

@@ -24,6 +24,20 @@ bool same_secret(std::string_view given, std::string_view secret) {
 
 }  // namespace
 
+std::string_view bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  const bool is_bearer =
+      authorization.size() > kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char ours, char given) {
+        return ours == (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given);
+      });
+  if (!is_bearer) {
+    return {};
+  }
+  const std::string_view rest = authorization.substr(kScheme.size());
+  return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
+}
+
 // If no header can carry a key, no client can use it. An empty key would protect nothing.
 Result<void> check_key(const char* flag, const std::string& key) {
   const bool is_plain =

@@ -14,6 +14,10 @@ namespace warprow {
 // the flag.
 Result<void> check_key(const char* flag, const std::string& key);
 
+// The token behind the scheme "Bearer" of an Authorization header, whose case does not count (RFC 9110). Empty if the
+// scheme is missing.
+std::string_view bearer_token(std::string_view authorization);
+
 // A file of --api-key-file: one key per line. Empty lines and lines that begin with # are skipped.
 struct KeyFile {
   std::string path;

@@ -73,9 +73,31 @@ void read_ignored(const json& object, const char* key, QuantConfig& out) {
 Result<void> read_fp8(const json& object, QuantConfig& out, const std::string& path) {
   out.method = QuantMethod::kFp8;
   out.number = QuantNumber::kF8;
+  const std::string scheme = text_of(object, "activation_scheme");
+  if (!scheme.empty() && scheme != "dynamic" && scheme != "static") {
+    return refuse(path,
+                  fmt::format("activation_scheme {} is not supported (dynamic and static are)",
+                              printable(scheme)));
+  }
+  out.inputs = scheme == "static" ? QuantInputs::kStatic : QuantInputs::kDynamic;
   read_ignored(object, "modules_to_not_convert", out);
   read_ignored(object, "ignored_layers", out);
   return read_block(object, "weight_block_size", out, path);
+}
+
+// compressed-tensors' input_activations: 8-bit floats are rounded, everything else stays.
+QuantInputs inputs_of(const json& group) {
+  const auto inputs = group.find("input_activations");
+  if (inputs == group.end() || !inputs->is_object() || text_of(*inputs, "type") != "float") {
+    return QuantInputs::kKept;
+  }
+  const auto bits = inputs->find("num_bits");
+  if (bits != inputs->end() && *bits != 8) {
+    return QuantInputs::kKept;
+  }
+  const auto dynamic = inputs->find("dynamic");
+  return dynamic != inputs->end() && *dynamic == true ? QuantInputs::kDynamic
+                                                      : QuantInputs::kStatic;
 }
 
 // All groups of modules have the formats that tensors say by themselves; here only what contradicts that is refused.
@@ -136,6 +158,7 @@ Result<void> read_compressed(const json& object, QuantConfig& out, const std::st
                    : text_of(*weights, "type") == "float" ? QuantNumber::kF8
                                                           : QuantNumber::kQ8;
       out.group_size = *inputs;
+      out.inputs = inputs_of(group);
     }
     if (Result<void> done = read_block(*weights, "block_structure", out, path); !done) {
       return done;
@@ -198,6 +221,7 @@ Result<void> read_modelopt(const json& object, QuantConfig& out, const std::stri
         path,
         fmt::format("ModelOpt's quant_algo {} is not supported (FP8 is)", printable(algorithm)));
   }
+  out.inputs = algorithm == "FP8" ? QuantInputs::kStatic : QuantInputs::kDynamic;
   return {};
 }
 

@@ -31,6 +31,13 @@ enum class QuantNumber : uint8_t {
   kQ8,  // 0 to 255
 };
 
+// What becomes of the inputs of products with e4m3 weights.
+enum class QuantInputs : uint8_t {
+  kKept,     // nothing
+  kDynamic,  // e4m3, with scales from the inputs
+  kStatic,   // e4m3, with scales of the checkpoint
+};
+
 struct QuantConfig {
   QuantMethod method = QuantMethod::kNone;
   // kFp8, kCompressedTensors: rows and columns that share a scale, where the scales are a matrix.
@@ -43,6 +50,7 @@ struct QuantConfig {
   bool zeros_less_one = false;  // kGptq: its first version stores zero points less one
   // What the numbers are; none: weights stay as they are. Of several groups of modules the first counts.
   std::optional<QuantNumber> number;
+  QuantInputs inputs = QuantInputs::kKept;  // of e4m3 weights
   // Modules that stay as they are: names, or prefixes of them.
   std::vector<std::string> ignored;
 

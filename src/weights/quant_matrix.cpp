@@ -3,8 +3,8 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "base/float8.h"
 #include "base/math.h"
-#include "weights/float8.h"
 
 #include <algorithm>
 #include <array>
@@ -225,6 +225,11 @@ class ByteMatrix final : public TensorsMatrix {
     if (!halves) {
       return tl::unexpected(halves.error());
     }
+    if (Result<void> done =
+            f8 ? out->read_inputs(of_blocks && count > 1, numbers.name) : Result<void>();
+        !done) {
+      return tl::unexpected(done.error());
+    }
     out->form_.half_scales = *halves;
     out->rows_ = rows;
     out->cols_ = cols;
@@ -235,6 +240,38 @@ class ByteMatrix final : public TensorsMatrix {
   }
 
  private:
+  // How inputs are rounded. Blocks want scales for as many inputs; with other sizes than 128 inputs stay.
+  Result<void> read_inputs(bool of_blocks, const std::string& name) {
+    const QuantInputs inputs = checkpoint_.quantisation().inputs;
+    if (inputs == QuantInputs::kDynamic) {
+      form_.inputs = !of_blocks          ? F8Inputs::kRow
+                     : cols_each_ == 128 ? F8Inputs::kGroup
+                                         : F8Inputs::kNone;
+    }
+    if (inputs != QuantInputs::kStatic) {
+      return {};
+    }
+    const std::string module = name.substr(0, name.rfind('.') + 1);
+    const std::string other = module + "activation_scale";
+    const Result<const TensorSource*> found =
+        scales_of(checkpoint_, checkpoint_.find(other) != nullptr ? other : module + "input_scale");
+    if (!found) {
+      return tl::unexpected(found.error());
+    }
+    const TensorSource& tensor = **found;
+    const float scale = tensor.rows * tensor.cols == 1 ? Scales(tensor).at(0, 0) : 0.0F;
+    if (!std::isfinite(scale) || !(scale > 0.0F)) {
+      return corrupt(fmt::format("tensor {} is [{}, {}] with the scale {}; one above 0 is wanted",
+                                 tensor.name,
+                                 tensor.rows,
+                                 tensor.cols,
+                                 scale));
+    }
+    form_.inputs = F8Inputs::kStatic;
+    form_.input_scale = scale;
+    return {};
+  }
+
   void read_numbers(const QuantPart& part, uint8_t* out) const override {
     const auto cols = static_cast<size_t>(part.num_cols);
     const auto flip = static_cast<uint8_t>(form_.number == QuantNumber::kQ8 ? 0x80U : 0U);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/f8_inputs.h"
 #include "weights/checkpoint.h"
 
 #include <cstdint>
@@ -19,6 +20,9 @@ struct QuantForm {
   int32_t zero_point = 0;  // of all groups, unless has_zeros
   bool has_zeros = false;
   bool half_scales = false;  // every scale is an IEEE half
+  // kF8: how products round their inputs.
+  F8Inputs inputs = F8Inputs::kNone;
+  float input_scale = 1.0F;  // F8Inputs::kStatic
   // A rank's columns begin at a multiple of this.
   int64_t col_unit = 1;
 

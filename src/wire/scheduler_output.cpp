@@ -20,6 +20,7 @@ void SchedulerOutput::clear() {
   token_lists.clear();
   grammar_rows.clear();
   draft_token_ids.clear();
+  num_proposals = -1;
   embeddings.width = 0;
   embeddings.values.clear();
   encoder_inputs.clear();

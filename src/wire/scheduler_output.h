@@ -142,6 +142,9 @@ struct SchedulerOutput {
   // the row. Empty: all drafts are those of the device.
   std::vector<TokenId> draft_token_ids;
 
+  // How many drafts the device proposes for each row's next step; -1: as many as a step may have.
+  int32_t num_proposals = -1;
+
   EmbeddingVectors embeddings;  // pool of NewRow::embeds
   std::vector<BlockCopy> block_copies;
 

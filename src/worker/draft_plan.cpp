@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "files/model_files.h"
 #include "models/registry.h"
+#include "runner/features/eagle_drafts.h"
 #include "worker/model_plan.h"
 
 #include <algorithm>
@@ -26,6 +27,9 @@ Result<void> check(const DraftPlan& draft, const ModelPlan& plan, const std::str
                               name,
                               plan.place.world_size()));
   }
+  if (draft.head) {
+    return {};
+  }
   if (draft.spec.encoder) {
     return refuse(ErrorCode::kUnsupported,
                   fmt::format("'{}' is an encoder, which drafts no tokens", name));
@@ -46,11 +50,36 @@ Result<void> check(const DraftPlan& draft, const ModelPlan& plan, const std::str
   return {};
 }
 
+Result<void> read_head(const ModelPlan& plan, DraftPlan& draft) {
+  auto head = read_eagle_spec(
+      *draft.checkpoint, plan.config.speculation.method == Speculation::Method::kEagle3, plan.spec);
+  if (!head) {
+    return tl::unexpected(head.error());
+  }
+  auto ids = read_draft_ids(*draft.checkpoint, *head);
+  if (!ids) {
+    return tl::unexpected(ids.error());
+  }
+  draft.head = *std::move(head);
+  draft.head_ids = *std::move(ids);
+  draft.spec = draft.head->decoder;
+  return {};
+}
+
+Result<void> read_model(DraftPlan& draft) {
+  auto spec = read_decoder_spec(*draft.checkpoint);
+  if (!spec) {
+    return tl::unexpected(spec.error());
+  }
+  draft.spec = *std::move(spec);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
-  if (config.speculation.method != Speculation::Method::kDraftModel) {
+  if (!config.speculation.has_model()) {
     return nullptr;
   }
   const std::string& name = config.speculation.model;
@@ -66,15 +95,14 @@ Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
   }
   auto draft = std::make_unique<DraftPlan>();
   draft->checkpoint = std::make_unique<Checkpoint>(std::move(*checkpoint));
-  auto spec = read_decoder_spec(*draft->checkpoint);
-  if (!spec) {
-    return refuse(spec.error().code, spec.error().message);
+  const auto read = config.speculation.has_head() ? read_head(plan, *draft) : read_model(*draft);
+  if (!read) {
+    return refuse(read.error().code, fmt::format("'{}': {}", name, read.error().message));
   }
-  draft->spec = *std::move(spec);
   if (auto checked = check(*draft, plan, name); !checked) {
     return tl::unexpected(checked.error());
   }
-  if (draft->spec.max_position < plan.spec.max_position) {
+  if (!draft->head && draft->spec.max_position < plan.spec.max_position) {
     WR_LOG_WARN(
         "the draft model '{}' was made for {} tokens, the model for {}: drafts behind that "
         "are rarely right",
@@ -83,6 +111,9 @@ Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
         plan.spec.max_position);
   }
   set_longest_sequence(draft->spec, plan.spec.max_position);
+  if (draft->head) {
+    draft->head->decoder = draft->spec;
+  }
   return draft;
 }
 
@@ -93,13 +124,15 @@ void finish_draft_plan(DraftPlan& draft, const ModelPlan& plan) {
                               draft.model.kv.layers.begin() + static_cast<std::ptrdiff_t>(first));
   draft.model.kv.first_layer = {0};
   draft.model.first_layer = static_cast<int32_t>(first);
-  draft.model.num_drafts = plan.runner.max_drafts;
   draft.model.batch_invariant = plan.runner.batch_invariant;
   draft.decoder = plan.decoder;
   draft.decoder.layers = {};
   draft.decoder.deltas = false;
-  draft.decoder.max_num_toks =
-      std::max(plan.decoder.max_num_toks, most_draft_model_toks(plan.runner.max_num_seqs));
+  draft.decoder.aux_layers = {};
+  const int32_t rows = plan.runner.max_num_seqs;
+  draft.decoder.max_num_toks = std::max(
+      plan.decoder.max_num_toks,
+      draft.head ? most_head_toks(rows, plan.runner.max_drafts) : most_draft_model_toks(rows));
 }
 
 }  // namespace warprow

@@ -5,25 +5,31 @@
 #include "config/speculation.h"
 #include "models/decoder.h"
 #include "models/decoder_spec.h"
+#include "models/eagle_spec.h"
 #include "runner/features/model_drafts.h"
 #include "weights/checkpoint.h"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 namespace warprow {
 
 struct ModelPlan;
 
-// A model that drafts for another one on the same rank, as planned: nothing loaded.
+// A model, or a head, that drafts for another model on the same rank, as planned: nothing loaded.
 struct DraftPlan {
   std::unique_ptr<Checkpoint> checkpoint;
-  DecoderSpec spec;
+  DecoderSpec spec;  // of a head its layers
+  std::optional<EagleSpec> head;
+  std::vector<int32_t> head_ids;  // read_draft_ids
   DecoderOptions decoder;
-  DraftModel model;  // without the model itself
+  DraftModel model;  // without the model or head itself
 };
 
-// The draft model that the settings name; null if they name none. Reads headers only. Places in the cache are
-// decided later. plan: its place, settings and model.
+// The draft model or head that the settings name; null if they name none. Reads headers only, and of a head its list of
+// ids. Places in the cache are decided later. plan: its place, settings and model.
 //
 // Errors: a model that cannot be found, read or supported; another vocabulary; several ranks.
 Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan);

@@ -18,7 +18,8 @@ constexpr int64_t kSampleGraphsPerSize = 2;             // sets of sampling rule
 
 Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
   if (config.cudagraph_capture_sizes == "auto") {
-    return default_capture_sizes(config.max_num_seqs, config.max_num_batched_tokens);
+    return default_capture_sizes(
+        config.max_num_seqs, 1 + config.speculation.num_drafts, config.max_num_batched_tokens);
   }
   Result<std::vector<int32_t>> sizes = parse_capture_sizes(config.cudagraph_capture_sizes);
   if (!sizes) {

@@ -87,10 +87,13 @@ std::string format_plan(const MemoryPlan& plan) {
   figure("kv cache",
          plan.kv_bytes,
          kPlanned,
-         fmt::format("{} blocks of {} tokens ({} bytes each): {} tokens",
+         fmt::format("{} blocks of {} tokens ({} bytes each, {}{}{}): {} tokens",
                      plan.num_blocks,
                      plan.block_size,
                      plan.kv_block_bytes,
+                     plan.kv_dtype,
+                     plan.kv_scales.empty() ? "" : ", scales ",
+                     plan.kv_scales,
                      plan.kv_tokens));
   line("total", fmt::format("{:10.1f} MiB", mib(plan.planned_bytes())));
   if (!plan.pinned_is_device) {
@@ -120,6 +123,8 @@ std::string plan_json(const MemoryPlan& plan) {
       {"foreign_estimated_bytes", plan.foreign_estimated_bytes},
       {"foreign_measured_bytes", plan.foreign_measured_bytes},
       {"kv_bytes", plan.kv_bytes},
+      {"kv_dtype", plan.kv_dtype},
+      {"kv_scales", plan.kv_scales},
       {"kv_block_bytes", plan.kv_block_bytes},
       {"num_blocks", plan.num_blocks},
       {"block_size", plan.block_size},

@@ -58,6 +58,9 @@ struct MemoryPlan {
   int64_t foreign_measured_bytes = 0;   // GPU: what they had taken before the KV cache was made
   int64_t kv_bytes = 0;                 // num_blocks x block_bytes
   int64_t measured_bytes = 0;           // GPU: what start-up took by the driver's figures; 0 before
+  std::string kv_dtype;                 // of keys and values
+  std::string kv_scales;                // of an 8-bit cache: where they come from; else empty
+  int32_t kv_layers_unscaled = 0;       // layers of an 8-bit cache without scales in the checkpoint
   int64_t kv_block_bytes = 0;
   int64_t kv_tokens = 0;       // of one request that fills the cache
   double max_concurrency = 0;  // requests of the maximum length that fit at once

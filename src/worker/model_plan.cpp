@@ -8,6 +8,7 @@
 #include "comm/cuda/cuda_ranks.h"
 #include "device/shape_only.h"
 #include "files/model_files.h"
+#include "models/kv_scales.h"
 #include "models/layer_needs.h"
 #include "models/registry.h"
 #include "models/stage_split.h"
@@ -40,6 +41,16 @@ void measure(ModelPlan& plan) {
   plan.memory.state_bytes = static_cast<int64_t>(rank.state.used());
   plan.memory.workspace_bytes = static_cast<int64_t>(rank.workspace.used());
   plan.memory.pinned_bytes = device->pinned_bytes();
+  // A step with few tokens takes as long as it takes to read the weights.
+  const auto drafter = static_cast<double>(rank.drafter_bytes);
+  plan.draft_forward = drafter / (static_cast<double>(rank.weights.used()) - drafter);
+}
+
+DType kv_dtype_of(const ResolvedConfig& config) {
+  if (config.kv_cache_dtype == "auto") {
+    return config.dtype == "float32" ? DType::kF32 : DType::kBF16;
+  }
+  return config.kv_cache_dtype == "fp8_e5m2" ? DType::kF8E5M2 : DType::kF8E4M3;
 }
 
 void describe(ModelPlan& plan, const ModelFiles& files) {
@@ -53,6 +64,16 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
       static_cast<int64_t>(plan.checkpoint->total_bytes() +
                            (plan.draft == nullptr ? 0 : plan.draft->checkpoint->total_bytes()));
   describe_kv_cache(plan);
+  memory.kv_dtype = dtype_name(kv_dtype_of(config));
+  if (is_f8(kv_dtype_of(config))) {
+    // It was read before, and so is valid.
+    for (const LayerKvScales& layer : value_or_throw(read_kv_scales(*plan.checkpoint, plan.spec))) {
+      memory.kv_layers_unscaled += !layer.keys.empty() && !layer.in_checkpoint ? 1 : 0;
+    }
+    memory.kv_scales = config.calculate_kv_scales       ? "calculated"
+                       : memory.kv_layers_unscaled == 0 ? "of the checkpoint"
+                                                        : "1 where the checkpoint has none";
+  }
   memory.block_size = config.block_size;
   memory.max_num_seqs = config.max_num_seqs;
   memory.max_num_batched_tokens = config.max_num_batched_tokens;
@@ -97,6 +118,15 @@ int64_t encoder_cache_bytes(const ModelPlan& plan) {
   return KvCacheSpec{plan.kv.groups, 0}.block_bytes() * (1 + kSteps * a_step);
 }
 
+// What a head that drafts decides for the model and the run.
+void use_head(const EagleSpec& head, ModelPlan& plan) {
+  plan.decoder.aux_layers = head.aux_layers;
+  Speculation& speculation = plan.config.speculation;
+  if (speculation.default_drafts && head.speculative_tokens > 0) {
+    speculation.num_drafts = std::min(head.speculative_tokens, kMaxModelDrafts);
+  }
+}
+
 Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const ResolvedConfig& config = plan.config;
   const DevicePolicy& policy = device_policy(plan.device.kind);
@@ -104,7 +134,22 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   plan.decoder.act_dtype = config.dtype == "float32" ? DType::kF32 : policy.act_dtype;
   plan.decoder.linear.batch_invariant = config.batch_invariant.value();
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
-  const DType kv_dtype = config.dtype == "float32" ? DType::kF32 : DType::kBF16;
+  const DType kv_dtype = kv_dtype_of(config);
+  if (is_f8(kv_dtype) && plan.spec.encoder) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--kv-cache-dtype: {} with an encoder is not supported", dtype_name(kv_dtype)));
+  }
+  if (is_f8(kv_dtype) && config.speculation.has_head()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--kv-cache-dtype: {} with an EAGLE head is not supported",
+                            dtype_name(kv_dtype)));
+  }
+  if (is_f8(kv_dtype) && config.dtype == "float32" && plan.device.kind == DeviceKind::kCuda) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--kv-cache-dtype: {} with --dtype float32 is not supported on a GPU",
+                            dtype_name(kv_dtype)));
+  }
   const int32_t kernel_block =
       config.kernel_block_size > 0 ? config.kernel_block_size : config.block_size;
   const Result<std::vector<std::string>> backends =
@@ -123,6 +168,9 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
     return tl::unexpected(draft.error());
   }
   plan.draft = *std::move(draft);
+  if (plan.draft != nullptr && plan.draft->head) {
+    use_head(*plan.draft->head, plan);
+  }
   const DecoderSpec mine = rank_spec(plan.spec, plan.place.tensor);
   std::vector<const DecoderSpec*> models = {&mine};
   if (plan.draft != nullptr) {

@@ -39,6 +39,7 @@ struct ModelPlan {
   DecoderSpec spec;                  // of the whole model
   std::unique_ptr<Pooler> pooler;    // null: the model generates
   std::unique_ptr<DraftPlan> draft;  // null: no model drafts
+  double draft_forward = 0;          // SchedulerConfig::draft_forward
   KvPlan kv;
   int32_t most_kv_layers = 0;  // of a group, in the stage with the most: it sizes the cache of all
   KvCacheSpec kv_cache;

@@ -21,7 +21,8 @@ std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
   DraftModel draft;
   if (plan.draft != nullptr) {
     draft = plan.draft->model;
-    draft.model = rank.draft.get();
+    draft.model = rank.drafter.model.get();
+    draft.head = rank.drafter.head.get();
     options.features.draft_model = &draft;
   }
   switch (plan.stage) {
@@ -39,6 +40,16 @@ std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
   return nullptr;
 }
 
+// Of a model with an 8-bit KV cache; else none.
+std::vector<LayerKvScales> kv_scales_of(const ModelPlan& plan,
+                                        const Checkpoint& checkpoint,
+                                        const DecoderSpec& spec) {
+  if (plan.config.kv_cache_dtype == "auto") {
+    return {};
+  }
+  return value_or_throw(read_kv_scales(checkpoint, spec));
+}
+
 }  // namespace
 
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
@@ -48,6 +59,7 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   const RankComms& comms) {
   ParameterLoader::Quantisation quantisation;
   quantisation.to_fp8 = plan.config.quantization == "fp8";
+  quantisation.rounds_inputs = plan.config.fp8_activations == "auto";
   quantisation.exact = plan.decoder.linear.act == ActFormat::kF32;
   ParameterLoader loader(*plan.checkpoint,
                          stream,
@@ -58,6 +70,7 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                          quantisation);
   DecoderOptions options = plan.decoder;
   options.tensor = {plan.place.tensor, comms.tensor};
+  options.kv_scales = kv_scales_of(plan, *plan.checkpoint, plan.spec);
   std::unique_ptr<Model> model;
   if (plan.spec.encoder) {
     model = std::make_unique<Encoder>(plan.spec, plan.kv, options, loader, workspace);
@@ -70,22 +83,28 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
   return model;
 }
 
-std::unique_ptr<Model> load_draft_model(const ModelPlan& plan,
-                                        Stream& stream,
-                                        Arena& weights,
-                                        Arena& workspace) {
+Drafter load_drafter(
+    const ModelPlan& plan, Model& model, Stream& stream, Arena& weights, Arena& workspace) {
+  Drafter drafter;
   if (plan.draft == nullptr) {
-    return nullptr;
+    return drafter;
   }
   const DraftPlan& draft = *plan.draft;
   ParameterLoader loader(
       *draft.checkpoint, stream, weights, plan.load_format(), draft.decoder.act_dtype);
-  auto model =
-      std::make_unique<Decoder>(draft.spec, draft.model.kv, draft.decoder, loader, workspace);
+  const KvPlan& kv = draft.model.kv;
+  if (draft.head) {
+    drafter.head = std::make_unique<EagleHead>(
+        *draft.head, draft.head_ids, kv, draft.decoder, model, loader, workspace);
+  } else {
+    DecoderOptions options = draft.decoder;
+    options.kv_scales = kv_scales_of(plan, *draft.checkpoint, draft.spec);
+    drafter.model = std::make_unique<Decoder>(draft.spec, kv, options, loader, workspace);
+  }
   if (!stream.discards()) {
     loader.finish();
   }
-  return model;
+  return drafter;
 }
 
 Rank build_rank(const ModelPlan& plan,
@@ -98,7 +117,9 @@ Rank build_rank(const ModelPlan& plan,
   rank.state = device.make_arena(ArenaPurpose::kState, bytes.state);
   rank.workspace = device.make_arena(ArenaPurpose::kWorkspace, bytes.workspace);
   rank.model = load_model(plan, stream, rank.weights, rank.workspace, comms);
-  rank.draft = load_draft_model(plan, stream, rank.weights, rank.workspace);
+  const size_t model_bytes = rank.weights.used();
+  rank.drafter = load_drafter(plan, *rank.model, stream, rank.weights, rank.workspace);
+  rank.drafter_bytes = rank.weights.used() - model_bytes;
   rank.runner = make_runner(plan, device, stream, rank, {&rank.state, &rank.workspace}, comms);
   return rank;
 }

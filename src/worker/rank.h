@@ -6,6 +6,7 @@
 #include "device/arena.h"
 #include "device/device.h"
 #include "device/stream.h"
+#include "models/eagle_head.h"
 #include "models/model.h"
 #include "runner/kv_cache.h"
 #include "runner/runner.h"
@@ -30,6 +31,21 @@ struct RankComms {
   Communicator* pipeline = nullptr;  // of RankPlace::pipeline
 };
 
+// What drafts for a rank's model: a model, a head, or neither.
+struct Drafter {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<EagleHead> head;
+
+  void prepare_kernels() const {
+    if (model != nullptr) {
+      model->prepare_kernels();
+    }
+    if (head != nullptr) {
+      head->prepare_kernels();
+    }
+  }
+};
+
 // Everything of a rank that lies on its device. build_rank is its only definition, for measuring on shapes and for
 // loading.
 //
@@ -40,7 +56,8 @@ struct Rank {
   Arena state;
   Arena workspace;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Model> draft;       // drafts for `model`; null: none does
+  Drafter drafter;                    // for `model`
+  size_t drafter_bytes = 0;           // its weights
   std::unique_ptr<KvCache> kv_cache;  // null until give_kv_cache
   std::unique_ptr<Runner> runner;
 };
@@ -61,11 +78,9 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Arena& workspace,
                                   const RankComms& comms = {});
 
-// The same of the model that drafts for it, behind it in the arenas; null if the plan has none.
-std::unique_ptr<Model> load_draft_model(const ModelPlan& plan,
-                                        Stream& stream,
-                                        Arena& weights,
-                                        Arena& workspace);
+// The same of what drafts for it, behind it in the arenas.
+Drafter load_drafter(
+    const ModelPlan& plan, Model& model, Stream& stream, Arena& weights, Arena& workspace);
 
 // Makes the cache as planned and binds it to the runner. Its content is undefined: warm-up writes into it, and
 // zero_kv_cache must follow before the first request.

@@ -2,8 +2,11 @@
 #include "worker/warm_up.h"
 
 #include "base/check.h"
+#include "base/math.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace warprow {
 namespace {
@@ -33,22 +36,27 @@ void run(Runner& runner, SchedulerOutput& step) {
   WR_CHECK_EQ(output.rows.size(), step.scheduled.size());
 }
 
-// A row with this prompt and a block in every group; its whole prompt runs.
+// Blocks of the group for a row of this many tokens.
+int32_t blocks_for(const KvGroupSpec& group, int32_t tokens) {
+  return ceil_div(tokens, group.block_size);
+}
+
+// A row with this prompt and `first_block` and the following blocks; its whole prompt runs.
 void add_row(SchedulerOutput& step,
              int32_t row,
-             int32_t prompt_len,
+             std::span<const TokenId> prompt,
+             int32_t first_block,
              const SamplingParams& params,
              const WarmUpLimits& limits,
              const KvCacheSpec& cache) {
+  const auto prompt_len = static_cast<int32_t>(prompt.size());
   NewRow added;
   added.row = RowId{row};
   added.prompt_len = prompt_len;
   added.prefill_len = prompt_len;
   added.tokens = {static_cast<int32_t>(step.token_ids.size()), prompt_len};
   added.params = params;
-  for (int32_t i = 0; i < prompt_len; ++i) {
-    step.token_ids.push_back(i % limits.vocab_size);
-  }
+  step.token_ids.insert(step.token_ids.end(), prompt.begin(), prompt.end());
   const auto num_groups = static_cast<int32_t>(cache.groups.size());
   for (int32_t group = 0; group < num_groups; ++group) {
     const auto at = static_cast<int32_t>(step.block_ids.size());
@@ -58,8 +66,11 @@ void add_row(SchedulerOutput& step,
       step.block_appends.push_back({added.row, group, 0, {at, cells}});
       continue;
     }
-    step.block_ids.push_back(BlockId{1 + row * num_groups + group});
-    step.block_appends.push_back({added.row, group, 0, {at, 1}});
+    const int32_t blocks = blocks_for(cache.groups[static_cast<size_t>(group)], prompt_len);
+    for (int32_t i = 0; i < blocks; ++i) {
+      step.block_ids.push_back(BlockId{first_block++});
+    }
+    step.block_appends.push_back({added.row, group, 0, {at, blocks}});
   }
   // Room for the prompt and for a token of each of the row's steps.
   const int32_t num_pages = limits.token_pages.pages_for(prompt_len + 1);
@@ -73,7 +84,49 @@ void add_row(SchedulerOutput& step,
   step.total_num_tokens += prompt_len;
 }
 
+// Tokens 0, 1, ...
+std::vector<TokenId> first_tokens(int32_t num, const WarmUpLimits& limits) {
+  std::vector<TokenId> tokens;
+  for (int32_t i = 0; i < num; ++i) {
+    tokens.push_back(i % limits.vocab_size);
+  }
+  return tokens;
+}
+
 }  // namespace
+
+void run_calibration(Runner& runner,
+                     Model& model,
+                     const WarmUpLimits& limits,
+                     const KvCacheSpec& cache) {
+  const auto blocks_of_all = [&cache](int32_t tokens) {
+    int32_t blocks = 0;
+    for (const KvGroupSpec& group : cache.groups) {
+      blocks += group.num_state_cells() > 0 ? 0 : blocks_for(group, tokens);
+    }
+    return blocks;
+  };
+  int32_t num =
+      std::min({kCalibrationToks, limits.max_num_batched_tokens, limits.max_model_len - 1});
+  while (num > 0 && blocks_of_all(num) >= cache.num_blocks) {
+    --num;
+  }
+  WR_CHECK_GT(num, 0);
+  std::vector<TokenId> prompt;
+  for (int64_t i = 0; i < num; ++i) {
+    prompt.push_back(static_cast<TokenId>(i * limits.vocab_size / num));
+  }
+  SchedulerOutput step;
+  step.step = -4;
+  add_row(step, 0, prompt, 1, {}, limits, cache);
+  model.measure_kv_scales(true);
+  run(runner, step);
+  model.measure_kv_scales(false);  // a step without tokens has a forward, too
+  step.clear();
+  step.step = -3;
+  step.finished_rows.push_back(RowId{0});
+  run(runner, step);
+}
 
 void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache) {
   const auto num_groups = static_cast<int32_t>(cache.groups.size());
@@ -90,9 +143,9 @@ void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cach
     return;
   }
   step.step = -2;
-  add_row(step, 0, chunk_len, every_rule(), limits, cache);
+  add_row(step, 0, first_tokens(chunk_len, limits), 1, every_rule(), limits, cache);
   if (num_rows > 1) {
-    add_row(step, 1, 1, {}, limits, cache);
+    add_row(step, 1, first_tokens(1, limits), 1 + num_groups, {}, limits, cache);
   }
   run(runner, step);
 

@@ -3,6 +3,7 @@
 
 #include "kv/kv_spec.h"
 #include "kv/token_pages.h"
+#include "models/model.h"
 #include "runner/runner.h"
 
 #include <cstdint>
@@ -27,5 +28,13 @@ struct WarmUpLimits {
 // admission overwrites, and in the cache, which the caller zeroes. Steps are numbered up to 0, before the
 // scheduler's first.
 void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache);
+
+// Sets the model's scales of an 8-bit KV cache from one prompt of up to kCalibrationToks fixed tokens, spread over the
+// vocabulary, and releases its row: before warm_up, which it is otherwise like. A check fails if the limits allow no token.
+inline constexpr int32_t kCalibrationToks = 512;
+void run_calibration(Runner& runner,
+                     Model& model,
+                     const WarmUpLimits& limits,
+                     const KvCacheSpec& cache);
 
 }  // namespace warprow

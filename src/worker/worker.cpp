@@ -42,28 +42,49 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device, const RankComms& 
       comms_(comms) {
   rank_ = build_rank(plan_, *device_, *stream_, planned_bytes(), comms_);
   rank_.model->prepare_kernels();
-  if (rank_.draft != nullptr) {
-    rank_.draft->prepare_kernels();
-  }
+  rank_.drafter.prepare_kernels();
   settle_kv_cache();
   give_kv_cache(rank_, plan_, *device_);
   check_plan();
   sleep_mode_ = std::make_unique<SleepMode>(
       *device_, *stream_, rank_.weights, *rank_.kv_cache, [this] { load_weights_again(); });
   add_operations();
-  warm_up(*rank_.runner,
-          {plan_.runner.max_num_seqs,
-           plan_.runner.max_num_batched_tokens,
-           plan_.runner.max_model_len,
-           plan_.runner.token_pages,
-           plan_.spec.vocab_size,
-           device_policy(device_->facts().kind).loads_kernels},
-          plan_.kv_cache);
+  settle_kv_scales();
+  warm_up(*rank_.runner, warm_up_limits(), plan_.kv_cache);
   zero_kv_cache(*stream_, *rank_.kv_cache);
   measure_memory();
 }
 
 Worker::~Worker() { stream_->synchronize(); }
+
+WarmUpLimits Worker::warm_up_limits() const {
+  return {plan_.runner.max_num_seqs,
+          plan_.runner.max_num_batched_tokens,
+          plan_.runner.max_model_len,
+          plan_.runner.token_pages,
+          plan_.spec.vocab_size,
+          device_policy(device_->facts().kind).loads_kernels};
+}
+
+// Calculates the scales of an 8-bit cache where that is wanted. They are the same in every run, whatever is asked first.
+// Else says once how many layers have none.
+void Worker::settle_kv_scales() {
+  if (plan_.config.calculate_kv_scales) {
+    run_calibration(*rank_.runner, *rank_.model, warm_up_limits(), plan_.kv_cache);
+    const View<float, 1> scales = rank_.model->kv_scales();
+    calculated_kv_scales_.resize(static_cast<size_t>(scales.shape[0]));
+    stream_->copy_to_host(
+        calculated_kv_scales_.data(), scales.data, calculated_kv_scales_.size() * sizeof(float));
+    stream_->synchronize();
+  } else if (plan_.memory.kv_layers_unscaled > 0 && plan_.place.rank == 0) {
+    WR_LOG_WARN(
+        "the checkpoint has no scales for the {} KV cache of {} of {} layers; theirs are 1 "
+        "(--calculate-kv-scales finds others)",
+        plan_.memory.kv_dtype,
+        plan_.memory.kv_layers_unscaled,
+        plan_.spec.num_layers);
+  }
+}
 
 RankBytes Worker::planned_bytes() const {
   return {static_cast<size_t>(plan_.memory.weights_bytes),
@@ -134,8 +155,14 @@ void Worker::load_weights_again() {
   rank_.weights.reset();
   const auto shapes = make_shape_only_device(device_->facts());
   Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, rank_.workspace.capacity());
-  load_model(plan_, *stream_, rank_.weights, no_activations, comms_);
-  load_draft_model(plan_, *stream_, rank_.weights, no_activations);
+  const auto model = load_model(plan_, *stream_, rank_.weights, no_activations, comms_);
+  load_drafter(plan_, *model, *stream_, rank_.weights, no_activations);
+  if (!calculated_kv_scales_.empty()) {  // they stay as they are until the process ends
+    stream_->copy_to_device(rank_.model->kv_scales().data,
+                            calculated_kv_scales_.data(),
+                            calculated_kv_scales_.size() * sizeof(float));
+    stream_->synchronize();
+  }
   WR_CHECK_EQ(rank_.weights.used(), rank_.weights.capacity());
 }
 

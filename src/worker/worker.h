@@ -9,6 +9,7 @@
 #include "worker/rank.h"
 #include "worker/rank_terms.h"
 #include "worker/sleep.h"
+#include "worker/warm_up.h"
 
 #include <cstdint>
 #include <memory>
@@ -72,6 +73,8 @@ class Worker {
   void measure_memory();
   void add_operations();
   void load_weights_again();
+  [[nodiscard]] WarmUpLimits warm_up_limits() const;
+  void settle_kv_scales();
   void load_other_weights(const std::string& model);
   [[nodiscard]] std::string state_checksum();
 
@@ -81,6 +84,7 @@ class Worker {
   RankComms comms_;
   Rank rank_;
   std::unique_ptr<SleepMode> sleep_mode_;
+  std::vector<float> calculated_kv_scales_;  // with --calculate-kv-scales
 };
 
 }  // namespace warprow

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/result_file.h"
 
-#include <filesystem>
+#include "tests/support/temp_dir.h"
+
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -17,8 +18,6 @@ using ::testing::HasSubstr;
 
 class ResultFileTest : public ::testing::Test {
  protected:
-  ~ResultFileTest() override { std::filesystem::remove(path_); }
-
   void write(const std::string& text) const { std::ofstream(path_) << text; }
   [[nodiscard]] std::string text() const {
     std::stringstream out;
@@ -29,7 +28,8 @@ class ResultFileTest : public ::testing::Test {
     return ResultFile::open(path_, "{result ", [](const std::string& line) { return line; });
   }
 
-  std::string path_ = ::testing::TempDir() + "result_file.jsonl";
+  test::TempDir dir_;
+  std::string path_ = (dir_.path() / "results.jsonl").string();
 };
 
 TEST_F(ResultFileTest, ACutLineStaysUntilItIsDropped) {

@@ -3,6 +3,7 @@
 
 #include "cli/bench/serve_prompts.h"
 #include "cli/bench/serve_report.h"
+#include "tests/support/temp_dir.h"
 
 #include <cmath>
 #include <fstream>
@@ -56,7 +57,8 @@ TEST(ServePrompts, RandomOnesRepeatAndKeepTheirLengths) {
 }
 
 TEST(ServePrompts, LinesOfAFileAreRepeated) {
-  const std::string path = testing::TempDir() + "serve_prompts.jsonl";
+  const test::TempDir dir;
+  const std::string path = (dir.path() / "prompts.jsonl").string();
   std::ofstream(path) << "{\"prompt\": \"a\"}\n\n"
                          "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}], "
                          "\"output_tokens\": 7}\n";

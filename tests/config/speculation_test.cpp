@@ -128,8 +128,19 @@ TEST(Speculation, MethodAndCountAsFlags) {
 TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
   EXPECT_THAT(error("ngram"), HasSubstr("--speculative-config: 'ngram' is not a JSON object"));
   EXPECT_THAT(error("[1]"), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(error(R"({"method":"medusa"})"),
+              HasSubstr("method 'medusa' is not supported; the methods are ngram"));
   EXPECT_THAT(error(R"({"method":"eagle3"})"),
-              HasSubstr("method 'eagle3' is not supported; the methods are ngram"));
+              HasSubstr("model is missing; the method eagle3 needs the name of a head"));
+  EXPECT_THAT(error(R"({"method":"eagle","model":"x","num_speculative_tokens":13})"),
+              HasSubstr("num_speculative_tokens: 13 is above 12"));
+  EXPECT_THAT(
+      error(R"({"method":"ngram","rejection_sample_method":"ratio"})"),
+      HasSubstr("rejection_sample_method: \"ratio\" is not supported; match and synthetic are"));
+  EXPECT_THAT(error(R"({"method":"ngram","rejection_sample_method":"synthetic"})"),
+              HasSubstr("synthetic needs a rate above 0"));
+  EXPECT_THAT(error(R"({"method":"ngram","synthetic_acceptance_rate":0.5})"),
+              HasSubstr("synthetic_acceptance_rate: 0.5 with the rejection_sample_method match"));
   EXPECT_THAT(error(R"({"method":3})"), HasSubstr("method: 3 is not a string"));
   EXPECT_THAT(error("{}"), HasSubstr("method is missing; the methods are ngram"));
   EXPECT_THAT(error(R"({"method":"ngram","tree":1})"),

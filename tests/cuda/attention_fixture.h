@@ -16,6 +16,9 @@
 
 namespace warprow::testing {
 
+// The caches of the native kernels.
+inline constexpr DType kCacheTypes[] = {DType::kBF16, DType::kF8E4M3, DType::kF8E5M2};
+
 // Runs the native attention kernels and the CPU's on the same inputs, which are exact in bf16.
 class AttentionCudaTest : public CudaTest {
  protected:
@@ -36,7 +39,9 @@ class AttentionCudaTest : public CudaTest {
   }
   void upload_batch() {
     device_.q = upload(to_bf16(batch_.q));
-    device_.cache = upload(batch_.cache);
+    device_.cache = upload(batch_.stored_cache());
+    device_.k_scales = upload(batch_.k_scales);
+    device_.v_scales = upload(batch_.v_scales);
     device_.table = upload(batch_.table);
     device_.begins = upload(batch_.begins);
     device_.idx = upload(batch_.idx_mapping);
@@ -45,6 +50,13 @@ class AttentionCudaTest : public CudaTest {
     device_.sinks = upload(batch_.sink_values);
   }
   [[nodiscard]] int64_t num_toks() const { return batch_.num_toks(); }
+
+  void set_cache(PagedAttentionArgs& args) const {
+    args.kv.k = device_.cache + batch_.keys_at * batch_.element_bytes();
+    args.kv.v = device_.cache + batch_.values_at * batch_.element_bytes();
+    args.kv.k_scales = device_.k_scales;
+    args.kv.v_scales = device_.v_scales;
+  }
 
   PagedAttentionArgs cuda_args() {
     PagedAttentionArgs args = batch_.args();
@@ -55,8 +67,7 @@ class AttentionCudaTest : public CudaTest {
     args.lse = make_view(poisoned<float>(static_cast<size_t>(num_toks() * batch_.c.q_heads)),
                          num_toks(),
                          batch_.c.q_heads);
-    args.kv.k = reinterpret_cast<std::byte*>(device_.cache + batch_.keys_at);
-    args.kv.v = reinterpret_cast<std::byte*>(device_.cache + batch_.values_at);
+    set_cache(args);
     args.block_table = {device_.table, device_.begins, static_cast<int32_t>(batch_.table.size())};
     args.idx_mapping = make_view<const int32_t>(device_.idx, rows);
     args.query_start_loc = make_view<const int32_t>(device_.starts, rows + 1);
@@ -91,8 +102,11 @@ class AttentionCudaTest : public CudaTest {
     args.q = make_strided<const float>(batch_.q.data(), num_toks(), cols, batch_.q_stride);
     args.out = make_view(result.out.data(), num_toks(), cols);
     args.lse = make_view(result.lse.data(), num_toks(), batch_.c.q_heads);
-    args.kv.k = reinterpret_cast<std::byte*>(batch_.cache.data() + batch_.keys_at);
-    args.kv.v = reinterpret_cast<std::byte*>(batch_.cache.data() + batch_.values_at);
+    std::vector<std::byte> cache = batch_.stored_cache();
+    args.kv.k = cache.data() + batch_.keys_at * batch_.element_bytes();
+    args.kv.v = cache.data() + batch_.values_at * batch_.element_bytes();
+    args.kv.k_scales = batch_.k_scales.data();
+    args.kv.v_scales = batch_.v_scales.data();
     args.block_table = {
         batch_.table.data(), batch_.begins.data(), static_cast<int32_t>(batch_.table.size())};
     args.idx_mapping = make_view<const int32_t>(batch_.idx_mapping.data(), rows);
@@ -153,7 +167,9 @@ class AttentionCudaTest : public CudaTest {
 
   struct {
     uint16_t* q;
-    uint16_t* cache;
+    std::byte* cache;
+    float* k_scales;
+    float* v_scales;
     int32_t* table;
     int32_t* begins;
     int32_t* idx;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch-invariant attention by the native kernels: a query's result has the same bits whichever kernel computes it, and
-// whatever it is computed with.
+// whatever it is computed with. With a cache of bf16 and of 8-bit floats.
 #include "kernels/attention/native/params.h"
 #include "tests/cuda/attention_fixture.h"
 
@@ -23,7 +23,8 @@ struct Span {
   int32_t num = 1;
 };
 
-class AttentionInvarianceTest : public testing::AttentionCudaTest {
+class AttentionInvarianceTest : public testing::AttentionCudaTest,
+                                public ::testing::WithParamInterface<DType> {
  protected:
   // What the schedule of the last step says: work for the decode kernel, and query tiles for the prompt kernels.
   struct Work {
@@ -37,6 +38,7 @@ class AttentionInvarianceTest : public testing::AttentionCudaTest {
   void begin(Case c, uint32_t seed = 1) {
     c.batch_invariant = true;
     c.num_decode_rows = 0;
+    c.dtype = GetParam();
     arena().reset();
     build(c, seed);
     q_bits_ = to_bf16(batch_.q);
@@ -177,8 +179,7 @@ class AttentionInvarianceTest : public testing::AttentionCudaTest {
 
   PagedAttentionArgs cuda_args_of_case() {
     PagedAttentionArgs args = batch_.args();
-    args.kv.k = reinterpret_cast<std::byte*>(device_.cache + batch_.keys_at);
-    args.kv.v = reinterpret_cast<std::byte*>(device_.cache + batch_.values_at);
+    set_cache(args);
     args.block_table = {device_.table, device_.begins, static_cast<int32_t>(batch_.table.size())};
     if (batch_.c.sinks) {
       args.sinks = make_view<const float>(device_.sinks, batch_.c.q_heads);
@@ -225,6 +226,11 @@ class AttentionInvarianceTest : public testing::AttentionCudaTest {
   Bits expected_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Caches,
+                         AttentionInvarianceTest,
+                         ::testing::ValuesIn(testing::kCacheTypes),
+                         [](const auto& cache) { return std::string(dtype_name(cache.param)); });
+
 // Lengths on both sides of every kind of border: boxes of 16 keys, tiles of 64, parts of 256.
 std::vector<Row> rows_at_borders(int32_t queries) {
   std::vector<Row> rows;
@@ -238,7 +244,7 @@ std::vector<Row> rows_at_borders(int32_t queries) {
   return rows;
 }
 
-TEST_F(AttentionInvarianceTest, EveryGroupAndHeadSize) {
+TEST_P(AttentionInvarianceTest, EveryGroupAndHeadSize) {
   for (const int32_t dim : head_dims()) {
     for (const int32_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
       Case c;
@@ -255,7 +261,7 @@ TEST_F(AttentionInvarianceTest, EveryGroupAndHeadSize) {
   }
 }
 
-TEST_F(AttentionInvarianceTest, ValuesOfTheReferenceInDouble) {
+TEST_P(AttentionInvarianceTest, ValuesOfTheReferenceInDouble) {
   for (const int32_t dim : head_dims()) {
     Case c;
     c.dim = dim;
@@ -278,7 +284,7 @@ TEST_F(AttentionInvarianceTest, ValuesOfTheReferenceInDouble) {
 }
 
 // The decode kernel alone, for every length up to a few parts.
-TEST_F(AttentionInvarianceTest, EveryShortLength) {
+TEST_P(AttentionInvarianceTest, EveryShortLength) {
   Case c;
   c.q_heads = 4;
   c.rows = {{700, 700}};
@@ -300,7 +306,7 @@ TEST_F(AttentionInvarianceTest, EveryShortLength) {
 }
 
 // Contexts on both sides of every tile's and part's border up to 8,192 keys, and a little beyond.
-TEST_F(AttentionInvarianceTest, EveryBorder) {
+TEST_P(AttentionInvarianceTest, EveryBorder) {
   constexpr int32_t kTile = 64;
   for (const int32_t dim : {64, 128}) {
     Case c;
@@ -326,7 +332,7 @@ TEST_F(AttentionInvarianceTest, EveryBorder) {
   }
 }
 
-TEST_F(AttentionInvarianceTest, LongRows) {
+TEST_P(AttentionInvarianceTest, LongRows) {
   for (const int32_t dim : head_dims()) {
     Case c;
     c.dim = dim;
@@ -347,7 +353,7 @@ TEST_F(AttentionInvarianceTest, LongRows) {
 }
 
 // More rows and parts than scratch has room for, so that some are split and others are not.
-TEST_F(AttentionInvarianceTest, BatchesOfEverySize) {
+TEST_P(AttentionInvarianceTest, BatchesOfEverySize) {
   std::mt19937 rng(3);
   Case c;
   c.q_heads = 8;
@@ -368,7 +374,7 @@ TEST_F(AttentionInvarianceTest, BatchesOfEverySize) {
 }
 
 // Prompts that fill the device take the kernel with wgmma on Hopper.
-TEST_F(AttentionInvarianceTest, LargePrompts) {
+TEST_P(AttentionInvarianceTest, LargePrompts) {
   for (const int32_t dim : {64, 128}) {
     for (const int32_t group : {1, 2, 4}) {
       Case c;
@@ -383,7 +389,7 @@ TEST_F(AttentionInvarianceTest, LargePrompts) {
       for (const Row& row : c.rows) {
         tiles += ceil_div(row.queries * group, 128);
       }
-      if (is_hopper()) {
+      if (is_hopper() && !is_f8(GetParam())) {
         EXPECT_EQ(work.prompt_tiles, tiles) << "tiles of 128: the kernel with wgmma";
       }
       for (const Span& span : last_queries(1100)) {
@@ -407,7 +413,7 @@ TEST_F(AttentionInvarianceTest, LargePrompts) {
   }
 }
 
-TEST_F(AttentionInvarianceTest, WindowsSinksAndSoftCaps) {
+TEST_P(AttentionInvarianceTest, WindowsSinksAndSoftCaps) {
   for (const int32_t window : {0, 1, 63, 64, 65, 300, 1000}) {
     for (const bool odd : {false, true}) {
       Case c;
@@ -429,7 +435,7 @@ TEST_F(AttentionInvarianceTest, WindowsSinksAndSoftCaps) {
   }
 }
 
-TEST_F(AttentionInvarianceTest, BlockSizesAndLayouts) {
+TEST_P(AttentionInvarianceTest, BlockSizesAndLayouts) {
   Case c;
   c.shuffled = false;  // so that every layout gets the same random numbers
   c.rows = {{100, 900}, {70, 300}, {1, 64}, {5, 1300}};
@@ -451,7 +457,7 @@ TEST_F(AttentionInvarianceTest, BlockSizesAndLayouts) {
   }
 }
 
-TEST_F(AttentionInvarianceTest, NotCausal) {
+TEST_P(AttentionInvarianceTest, NotCausal) {
   Case c;
   c.causal = false;
   c.q_heads = 16;

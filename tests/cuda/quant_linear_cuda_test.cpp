@@ -2,12 +2,12 @@
 // Products with quantised weights: against sums in double of the same numbers, and the bits of a row among any number of
 // rows.
 #include "base/dtype.h"
+#include "base/float8.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/quant/quant_tiles.h"
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "tests/cuda/cuda_test.h"
-#include "weights/float8.h"
 
 #include <algorithm>
 #include <cmath>

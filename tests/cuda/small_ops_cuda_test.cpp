@@ -8,6 +8,7 @@
 #include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
+#include "kernels/kv_scales/kv_scales.h"
 #include "kernels/linear/cpu/pack.h"
 #include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
@@ -408,6 +409,29 @@ TEST_F(SmallOpsCuda, RopeTableUpToLongContexts) {
   }
 }
 
+TEST_F(SmallOpsCuda, KvScalesAreThoseOfTheCpu) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const std::vector<float> x = testing::rounded_to(type, testing::normals(70 * 6 * 24, 3, 40.0F));
+    std::vector<int64_t> slots(70, 1);
+    slots[5] = slots[69] = -1;
+    std::vector<float> wanted(6);
+    for (size_t i = 0; i < x.size(); ++i) {
+      float& peak = wanted[i / 24 % 6];
+      peak = slots[i / (24 * 6)] < 0 ? peak : std::max(peak, std::abs(x[i]));
+    }
+    for (float& peak : wanted) {
+      peak = kv_scale_of(peak, 448.0F);
+    }
+    ArenaMemory device = memory();
+    KvScalesArgs args;
+    args.x = ActView(type, device.put_as(type, x), 70, 6 * 24);
+    args.slot_mapping = make_view<const int64_t>(device.put(slots), 70);
+    args.scales = make_view(device.put(std::vector<float>(6, -1.0F)), 6);
+    kv_scales(stream(), args);
+    EXPECT_EQ(download(args.scales.data, 6), wanted) << dtype_name(type);
+  }
+}
+
 class RopeKvWriteCuda : public SmallOpsCuda, public ::testing::WithParamInterface<RopeCase> {};
 
 TEST_P(RopeKvWriteCuda, AgreesWithTheReference) {
@@ -427,6 +451,31 @@ TEST_P(RopeKvWriteCuda, AgreesWithTheReference) {
       expect_elements(type, args.kv.k, expected.keys, tolerance);
       expect_elements(type, args.kv.v, expected.values, c.v_norm ? tolerance : Tolerance{});
       if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+TEST_P(RopeKvWriteCuda, QuantisesForAnEightBitCache) {
+  for (const DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    for (const int tokens : {1, 70, 600}) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << tokens << " tokens");
+      RopeCase c = GetParam();
+      c.type = DType::kBF16;
+      c.f8 = type;
+      c.tokens = tokens;
+      c.num_blocks = 40;
+      ArenaMemory device = memory();
+      const RopeKvWriteArgs args = c.args(device);
+      rope_kv_write(stream(), args);
+      const RopeCase::Reference expected = c.reference();
+      const auto bytes_of = [&](const std::byte* data) {
+        return download(reinterpret_cast<const uint8_t*>(data), c.cache_size());
+      };
+      EXPECT_EQ(c.first_wrong_f8(expected.keys, bytes_of(args.kv.k), 0), -1);
+      EXPECT_EQ(c.first_wrong_f8(expected.values, bytes_of(args.kv.v), 1), -1);
+      if (HasFailure()) {
         return;
       }
     }

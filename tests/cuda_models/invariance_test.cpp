@@ -137,7 +137,9 @@ std::vector<Axis> batch_axes() {
   };
   const auto few_blocks = [](RigOptions& o) {
     o.config.max_model_len = 128;
-    const int64_t element = o.config.dtype == "float32" ? 4 : 2;
+    const int64_t element = o.config.kv_cache_dtype != "auto" ? 1
+                            : o.config.dtype == "float32"     ? 4
+                                                              : 2;
     o.config.kv_cache_memory_bytes =
         20 * 16 * int64_t{4} * 2 * 2 * 64 * element;  // 20 blocks of RandomModel
   };
@@ -347,11 +349,13 @@ class CudaInvariance : public ::testing::Test {
 
   static void expect_equal_bits(const RandomModel& model,
                                 const std::string& backend,
-                                const std::string& dtype = "auto") {
+                                const std::string& dtype = "auto",
+                                const std::string& kv_cache_dtype = "auto") {
     const TempDir dir;
     RigOptions base = base_options(model.write(dir));
     base.config.attention_backend = backend;
     base.config.dtype = dtype;
+    base.config.kv_cache_dtype = kv_cache_dtype;
     const std::vector<Request> requests = make_requests(model.vocab_size, {.rules = true});
     const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
     std::vector<Axis> axes = batch_axes();
@@ -431,6 +435,10 @@ TEST_F(CudaInvariance, EqualBitsWithFlashInfer) { expect_equal_bits(model(), "fl
 TEST_F(CudaInvariance, EqualBitsOfWindowsWithNativeAttention) {
   expect_equal_bits(window_model(), "native");
 }
+TEST_F(CudaInvariance, EqualBitsOfEightBitKvCaches) {
+  expect_equal_bits(model(), "native", "auto", "fp8_e4m3");
+  expect_equal_bits(window_model(), "native", "auto", "fp8_e5m2");
+}
 TEST_F(CudaInvariance, FlashInferDoesNotPromiseEqualBitsOfWindows) {
   const TempDir dir;
   RigOptions base = base_options(window_model().write(dir));
@@ -478,7 +486,7 @@ TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithFlashInfer) {
 }
 
 TEST_F(CudaInvariance, EqualBitsOfQuantisedWeights) {
-  for (const char* scheme : {"fp8_block", "awq"}) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "awq"}) {
     SCOPED_TRACE(scheme);
     expect_equal_bits_of_large_steps("auto", "auto", scheme);
   }

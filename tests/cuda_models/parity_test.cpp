@@ -5,6 +5,7 @@
 #include "tests/support/gap_rule.h"
 #include "tests/support/gemma3_case.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/needle_model.h"
 #include "tests/support/quantised_model.h"
 #include "tests/support/random_gpt_oss.h"
 #include "tests/support/random_hybrid.h"
@@ -72,15 +73,22 @@ class CudaParity : public ::testing::Test {
                             const char* cpu_dtype,
                             const GapRule& rule,
                             const std::string& backend = "auto",
-                            const char* dtype = "auto") {
+                            const char* dtype = "auto",
+                            const char* kv_cache_dtype = "auto",
+                            const char* fp8_activations = "auto") {
     const std::vector<Request> requests = greedy_requests(vocab_size, 24);
-    ModelRig cpu(options_of(model, "cpu", cpu_dtype));
+    RigOptions on_cpu = options_of(model, "cpu", cpu_dtype);
+    on_cpu.config.kv_cache_dtype = kv_cache_dtype;
+    on_cpu.config.fp8_activations = fp8_activations;
+    ModelRig cpu(on_cpu);
     for (const Request& request : requests) {
       cpu.add(request);
     }
     cpu.run();
     RigOptions options = options_of(model, "cuda", dtype);
     options.config.attention_backend = backend;
+    options.config.fp8_activations = fp8_activations;
+    options.config.kv_cache_dtype = kv_cache_dtype;
     ModelRig gpu(options);
     const GapCounts counts = expect_follows(gpu, requests, cpu.results(), rule);
     EXPECT_EQ(counts.positions, static_cast<int64_t>(requests.size()) * 24);
@@ -104,6 +112,27 @@ class CudaParity : public ::testing::Test {
   }
 };
 
+TEST_F(CudaParity, EightBitKvCaches) {
+  for (const char* kv : {"fp8_e4m3", "fp8_e5m2"}) {
+    SCOPED_TRACE(kv);
+    const TempDir dir;
+    const RandomModel model{.num_layers = 2, .seed = 27};
+    expect_parity(model.write(dir), model.vocab_size, "bfloat16", {}, "native", "auto", kv);
+  }
+}
+// A needle in 32,000 tokens is found, within the bounds of the cache's rounding.
+TEST_F(CudaParity, NeedleInAnEightBitKvCache) {
+  const test::NeedleModel model(64);
+  for (const auto& [kv, error] :
+       {std::pair{"auto", 0x1p-8}, std::pair{"fp8_e4m3", 0x1p-4}, std::pair{"fp8_e5m2", 0x1p-3}}) {
+    SCOPED_TRACE(kv);
+    RigOptions options;
+    options.config.device = "cuda";
+    options.config.kv_cache_dtype = kv;
+    test::NeedleModel::expect_found(model.ask(32000, options), 32000, error);
+  }
+}
+
 // Quantised weights, whose bf16 values in a kernel differ from the CPU's exact ones by their rounding.
 TEST_F(CudaParity, QuantisedWeights) {
   for (const char* scheme : {"fp8_block",
@@ -118,7 +147,28 @@ TEST_F(CudaParity, QuantisedWeights) {
     const TempDir dir;
     const TempDir twin;
     const test::QuantisedModel model{{.family = "qwen2", .num_layers = 2, .seed = 24}, scheme};
-    expect_parity(model.write(dir, twin).first, model.base.vocab_size, "bfloat16", {});
+    expect_parity(model.write(dir, twin).first,
+                  model.base.vocab_size,
+                  "bfloat16",
+                  {},
+                  "auto",
+                  "auto",
+                  "auto",
+                  "off");
+  }
+}
+// Inputs rounded to 8 bits, from bf16 on the GPU: some have the number next to the CPU's, and what follows differs by the
+// noise of that rounding (tests/golden/quantised_test.cpp).
+TEST_F(CudaParity, RoundedInputs) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "modelopt"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir dir;
+    const TempDir twin;
+    const test::QuantisedModel model{{.family = "qwen2", .num_layers = 2, .seed = 24}, scheme};
+    expect_parity(model.write(dir, twin).first,
+                  model.base.vocab_size,
+                  "float32",
+                  {.gap = 0.2F, .mean = 0.06, .tolerance = 0.4F});
   }
 }
 // Exactly dequantised.
@@ -133,7 +183,9 @@ TEST_F(CudaParity, QuantisedWeightsInFloat32) {
                   "float32",
                   kFloat32Rule,
                   "float32",
-                  "float32");
+                  "float32",
+                  "auto",
+                  "off");
   }
 }
 

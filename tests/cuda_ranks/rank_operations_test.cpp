@@ -384,5 +384,62 @@ TEST(NcclOperations, RandomOnesHaveTheBitsOfTheCpu) {
   });
 }
 
+// Steps of a pipeline: a stage receives the results of a step only some steps later, and the next stage has data for it in
+// the meantime.
+TEST(NcclStages, ResultsAreOnTheirWayWhileStagesWait) {
+  if (num_gpus() < 2) {
+    GTEST_SKIP() << "needs two GPUs";
+  }
+  const int32_t size = std::min(num_gpus(), 4);
+  constexpr int32_t kSteps = 12;
+  constexpr size_t kResidual = size_t{3} << 20;
+  constexpr size_t kResults = size_t{1280} << 10;  // kMostResultBytes
+  const SharedMemory memory = SharedMemory::create(4096 + shared_host_group_bytes(size));
+  AbortFlag& abort = AbortFlag::at(memory.data());
+  as_threads(size, [&](int32_t rank) {
+    RankGpu gpu(rank, kArenaBytes);
+    const auto all =
+        make_shared_host_group({rank, size}, memory.data() + 4096, abort, std::chrono::seconds(60));
+    const auto ranks = cuda::join_cuda_ranks(
+        *gpu.device, rank_place(rank, 1, size), *all, cuda::GpuTransport::kNccl);
+    EXPECT_EQ(ranks->tensor(), nullptr);
+    Communicator& stages = *ranks->pipeline();
+    std::byte* const residual = gpu.arena.alloc_bytes(kResidual);
+    std::byte* const results = gpu.arena.alloc_bytes(kResults);
+    const auto expect_all = [&](const std::byte* data, size_t bytes, int32_t value) {
+      std::vector<std::byte> got(bytes);
+      gpu.stream->copy_to_host(got.data(), data, bytes);
+      gpu.stream->synchronize();
+      EXPECT_EQ(std::ranges::count(got, std::byte(value)), std::ssize(got))
+          << "stage " << rank << ", value " << value;
+    };
+    const bool is_last = rank == size - 1;
+    for (int32_t step = 0; step < kSteps + size; ++step) {
+      if (!is_last && step >= size) {  // of a step as long ago as there are stages
+        stages.receive(*gpu.stream, results, kResults, size - 1);
+        expect_all(results, kResults, 100 + step - size);
+      }
+      if (step >= kSteps) {
+        continue;
+      }
+      if (rank > 0) {
+        stages.receive(*gpu.stream, residual, kResidual, rank - 1);
+        expect_all(residual, kResidual, step);
+      }
+      if (!is_last) {
+        gpu.stream->fill(residual, step, kResidual);
+        stages.send(*gpu.stream, residual, kResidual, rank + 1);
+        continue;
+      }
+      for (int32_t stage = 0; stage < rank; ++stage) {
+        gpu.stream->fill(results, 100 + step, kResults);
+        stages.send(*gpu.stream, results, kResults, stage);
+        gpu.stream->fill(results, 0, kResults);
+      }
+    }
+    gpu.stream->synchronize();
+  });
+}
+
 }  // namespace
 }  // namespace warprow::test

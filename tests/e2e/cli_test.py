@@ -381,8 +381,8 @@ class Generate(CliTest):
         self.assertEqual(refused["stats"]["spec_decode_num_drafts"], 0)
 
     def test_unknown_ways_to_draft_are_named(self):
-        self.refuse(2, "method 'eagle' is not supported; the methods are ngram", "generate", MODEL, "-p", "x",
-                    "--spec-method", "eagle")
+        self.refuse(2, "method 'medusa' is not supported; the methods are ngram", "generate", MODEL, "-p", "x",
+                    "--spec-method", "medusa")
         self.refuse(2, "draft_tensor_parallel_size: 2 is not supported; a draft model runs on 1 rank", "generate", MODEL, "-p", "x",
                     "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
 

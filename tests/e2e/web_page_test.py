@@ -368,6 +368,12 @@ class Dashboard(BrowserTest):
         self.assertEqual(colours, {"var(--queue)", "var(--prefill)", "var(--accent)"})
         rows = self.texts("#requests tr")
         self.assertEqual([sum(state in row for row in rows) for state in ("running", "waiting")], [4, 2], rows)
+        browser.click("#requests tr:last-child button")  # the oldest, which ended
+        browser.wait_for("document.querySelectorAll('#explained li').length >= 3")
+        self.assertIn("prompt tokens were in the prefix cache", self.texts("#explained ul")[0])
+        events = self.texts("#explained g.event text")
+        self.assertEqual(events[:2], ["arrived", "waited"])
+        self.assertTrue({"first_token", "ended"} <= set(events), events)
         browser.picture("dashboard")
         browser.resize(390, 844, dark=True, phone=True)
         self.assertLessEqual(browser.look("document.documentElement.scrollWidth"), 390)

@@ -278,6 +278,32 @@ TEST(EngineLoop, DraftsSaveSteps) {
   EXPECT_EQ(engine->stats().output_tokens, 90);
 }
 
+// A stop string ends within a run of accepted drafts: what the run had behind it is in no text, list or count.
+TEST(EngineLoop, AStopStringEndsInsideARun) {
+  const auto run = [](int num_drafts, const std::vector<std::string>& stop) {
+    FakeModel model;
+    model.num_drafts = num_drafts;
+    Client client;
+    const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+    GenerationRequest request = greedy_request({5, 6, 7}, 60);
+    request.sampling.ignore_eos = true;
+    request.sampling.logprobs = 1;
+    request.sampling.stop = stop;
+    client.submit(*engine, request);
+    const Told& told = client.wait(0);
+    EXPECT_EQ(told.logprobs.size(), told.token_ids.size());
+    return std::pair(told.text, told.token_ids);
+  };
+  const std::string whole = run(0, {}).first;
+  for (size_t at = 8; at + 3 < whole.size(); at += 5) {
+    const std::vector<std::string> stop = {whole.substr(at, 3)};
+    SCOPED_TRACE(stop.front());
+    const auto plain = run(0, stop);
+    EXPECT_EQ(plain.first, whole.substr(0, whole.find(stop.front())));
+    EXPECT_EQ(run(4, stop), plain);
+  }
+}
+
 TEST(EngineLoop, UnseededRequestsDrawFromTheEnginesSeed) {
   const auto run = [](uint64_t engine_seed) {
     Client client;

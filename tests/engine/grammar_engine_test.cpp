@@ -176,7 +176,7 @@ TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
 }
 
 // In a reasoning section the grammar does not constrain tokens. After the section it constrains them from the grammar's
-// start.
+// start, and drafts behind the section's end, too (vllm#36138).
 TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
   constexpr const char* kRegex = "q[a-f]{1,9}";
   const std::unique_ptr<TextModel> text = make_toy_text();

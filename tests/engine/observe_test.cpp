@@ -114,7 +114,7 @@ TEST(StepLog, KeepsTheNewest) {
     trace.step = static_cast<int64_t>(i);
     trace.num_toks = 9000;
     log.begin(trace);
-    log.end(now, now);
+    log.end(now, now, {});
   }
   const std::vector<StepTrace> steps = log.since(now);
   ASSERT_EQ(steps.size(), StepLog::kCapacity);

@@ -4,6 +4,7 @@
 #include "tests/engine/toy_engine.h"
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -139,6 +140,52 @@ TEST(Pause, KeptRequestsGoOnWhereTheyWere) {
   for (const size_t i : {1, 2}) {
     EXPECT_EQ(client.wait(i).last.finish_reason, FinishReason::kLength);
     EXPECT_EQ(client.wait(i).token_ids, wanted) << i;
+  }
+}
+
+TEST(Pause, WaitsForTheRequestsOfNow) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  client.submit(*engine, long_request());
+  client.wait_for_tokens(0, 1);
+  std::thread waiting([&] { EXPECT_TRUE(engine->pause(Engine::PauseMode::kWait)); });
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kLength);
+  waiting.join();
+  EXPECT_TRUE(engine->is_paused());
+  ASSERT_TRUE(engine->pause(Engine::PauseMode::kWait)) << "at once";
+  const int64_t steps = engine->stats().steps;
+  client.submit(*engine, long_request());
+  EXPECT_EQ(engine->stats().steps, steps);
+  ASSERT_TRUE(engine->resume());
+  EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength);
+}
+
+// The model takes its time, so that the request surely runs when both pauses begin. One of them waits.
+TEST(Pause, NewRequestsWaitOutside) {
+  FakeModel model;
+  model.step_time = std::chrono::milliseconds(10);
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  client.submit(*engine, long_request());
+  client.wait_for_tokens(0, 1);
+  const auto pause = [&] { return engine->pause(Engine::PauseMode::kWait); };
+  std::future<Result<void>> pauses[] = {std::async(std::launch::async, pause),
+                                        std::async(std::launch::async, pause)};
+  const auto done = [](std::future<Result<void>>& one) {
+    return one.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
+  };
+  while (!done(pauses[0]) && !done(pauses[1])) {
+  }
+  const size_t refused = done(pauses[0]) ? 0 : 1;
+  EXPECT_EQ(pauses[refused].get().error().code, ErrorCode::kBusy);
+  client.submit(*engine, long_request());
+  const RequestId aborted = client.submit(*engine, long_request());
+  engine->abort(aborted);
+  EXPECT_EQ(client.wait(2).last.finish_reason, FinishReason::kAbort);
+  ASSERT_TRUE(engine->resume());
+  EXPECT_NE(pauses[1 - refused].get().error().message.find("resumed before"), std::string::npos);
+  for (const size_t i : {0, 1}) {
+    EXPECT_EQ(client.wait(i).last.finish_reason, FinishReason::kLength) << i;
   }
 }
 

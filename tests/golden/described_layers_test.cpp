@@ -127,7 +127,12 @@ class DescribedLayers : public testing::Test {
     return {ids_.begin() + static_cast<int64_t>(begin), ids_.begin() + static_cast<int64_t>(end)};
   }
   static std::vector<float> values(const View<float, 2>& rows) {
-    return {rows.data, rows.data + rows.shape[0] * rows.shape[1]};
+    std::vector<float> out;
+    for (int64_t t = 0; t < rows.shape[0]; ++t) {
+      const float* row = rows.data + t * rows.stride[0];
+      out.insert(out.end(), row, row + rows.shape[1]);
+    }
+    return out;
   }
   // Logits of the first 40 tokens, prefilled in two chunks.
   static std::vector<float> logits_of_chunks(ForwardRig& rig,
@@ -191,11 +196,12 @@ TEST_F(DescribedLayers, HiddenStatesOfChosenLayers) {
   const auto front = rig({first});
   const auto plain = rig();
   const ModelOutput out = model->forward(ids(0, 23));
-  ASSERT_EQ(out.aux.size(), 2U);
-  EXPECT_EQ(values(out.aux[0]), values(front->forward(ids(0, 23)).residual));
-  EXPECT_EQ(values(out.aux[1]), values(out.residual));
+  const ActView aux = model->model().aux_states(23);
+  ASSERT_EQ(aux.shape[1], 2 * kHidden);
+  EXPECT_EQ(values(aux.columns(0, kHidden).f32()), values(front->forward(ids(0, 23)).residual));
+  EXPECT_EQ(values(aux.columns(kHidden, kHidden).f32()), values(out.residual));
   const ModelOutput without = plain->forward(ids(0, 23));
-  EXPECT_TRUE(without.aux.empty());
+  EXPECT_TRUE(plain->model().aux_states(23).empty());
   EXPECT_EQ(values(out.residual), values(without.residual));
 }
 

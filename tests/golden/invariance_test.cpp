@@ -2,6 +2,7 @@
 // The invariance matrix: one workload under every configuration must give the same tokens and logprobs. Each axis names
 // the counter that proves it was active. A feature that could change results adds its axis here.
 #include "files/model_files.h"
+#include "tests/support/eagle_case.h"
 #include "tests/support/invariance_load.h"
 #include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
@@ -472,6 +473,19 @@ TEST(Invariance, TinyModel) {
                     24});
 }
 
+// Heads that draft from hidden states need a model of their width.
+TEST(Invariance, HeadsThatDraft) {
+  const Workload load{test::head_target().path(), "float32", test::kHeadTestVocab, 16, 60, 16};
+  const Answers expected = reference(load);
+  for (const test::HeadFormat format : {test::HeadFormat::kEagle3, test::HeadFormat::kEagle}) {
+    const test::HeadFiles head(format, format == test::HeadFormat::kEagle3 ? 8 : 0);
+    expect_same_with_proposer(
+        load, expected, head.method(), [&head](int32_t num_drafts, bool adaptive) {
+          return test::head_config(head.method(), head.dir.path().string(), num_drafts, adaptive);
+        });
+  }
+}
+
 TEST(Invariance, TwoKvGroups) {
   expect_invariant(
       {test::source_path("tests/golden/tiny/qwen3_two_groups"), "bfloat16", 128, 32, 100, 24});
@@ -490,6 +504,13 @@ TEST(Invariance, Experts) {
 TEST(Invariance, SinksAndMxfp4) {
   expect_invariant(
       {test::source_path("tests/golden/tiny/gpt_oss_mxfp4"), "auto", 128, 32, 100, 24});
+}
+
+// Windows, soft caps, and keys and values of 8 bits.
+TEST(Invariance, EightBitKvCache) {
+  const Workload load{
+      test::source_path("tests/golden/tiny/gemma2"), "bfloat16", 128, 32, 100, 24, "fp8_e4m3"};
+  expect_invariant(load);
 }
 
 // The production settings: int8 activations, bf16 cache, a real vocabulary.

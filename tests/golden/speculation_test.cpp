@@ -376,6 +376,21 @@ TEST(Speculation, OutputsOfAnEarlierRequestAreDrafts) {
   }
 }
 
+// For measurements: a model whose drafts are all right for itself has them accepted at the given rate.
+TEST(Speculation, AcceptanceAtAGivenRate) {
+  const auto accepted = [](const std::string& rate) {
+    RigOptions options = options_with(0);
+    options.config.speculative_config =
+        R"({"method":"draft_model","model":")" + options.config.model +
+        R"(","num_speculative_tokens":3,"adaptive":false,"rejection_sample_method":"synthetic",)" +
+        R"("synthetic_acceptance_rate":)" + rate + "}";
+    const SchedulerStats stats = run(repeating_request(200), options).stats;
+    return static_cast<double>(stats.num_accepted_at[0]) / static_cast<double>(stats.num_drafts);
+  };
+  EXPECT_GT(accepted("1"), 0.95);
+  EXPECT_NEAR(accepted("0.5"), 0.5, 0.15);
+}
+
 TEST(Speculation, ARequestMayRefuseDrafts) {
   Request request = repeating_request();
   set_lists(request, towards(9));

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks on GPUs against one GPU, with random weights.
 
-    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,verify,faults]
+    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,verify,faults] [--rounds N]
 
-Needs two GPUs; without them it is skipped. `tokens`: greedy and seeded answers of TP=2 and PP=2 against those of one rank, in float32 and bf16, over
-prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
+Needs two GPUs; without them it is skipped. With four, TP=4, PP=4 and TP=2 with PP=2 are tested too. `tokens`: greedy and seeded answers of several ranks
+against those of one rank, in float32 and bf16, over prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
 other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `verify`: `warprow verify` with
-TP=2 and PP=2, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
-command with its name and nothing left behind.
+several ranks, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
+command with its name and nothing left behind; N rounds. `hosts` (as root): the ranks of a launcher on two hosts, which are two
+mount namespaces with a /dev/shm each; NCCL goes over TCP between them.
 """
 
 import argparse
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -100,14 +102,15 @@ def check_tokens(run):
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"FAIL {dtype}, one rank: {error}")
             return False
-        for name, flags in (("TP=2", ["-tp", "2"]), ("PP=2", ["-pp", "2"]),
-                            ("TP=2 with NCCL", ["-tp", "2", "--rank-transport", "nccl"])):  # fmt: skip
-            if run.device == "cpu" and "NCCL" in name:
+        over_nccl = [[*flags, "--rank-transport", "nccl"] for flags in run.divisions if len(flags) > 2 or flags[1] == "2"]
+        for flags in (*run.divisions, *over_nccl):
+            name, nccl = " ".join(flags), "nccl" in flags
+            if run.device == "cpu" and nccl:
                 continue
             began = time.monotonic()
             try:
                 got = run.generate(lines, "--dtype", dtype, *flags)
-                again = run.generate(lines, "--dtype", dtype, *flags) if name != "TP=2 with NCCL" else got
+                again = run.generate(lines, "--dtype", dtype, *flags) if not nccl else got
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 print(f"FAIL {dtype} {name}: {error}", flush=True)
                 failed = True
@@ -126,7 +129,7 @@ def check_tokens(run):
 
 def check_verify(run):
     passed = True
-    for flags in (["-tp", "2"], ["-pp", "2"]):
+    for flags in run.divisions:
         command = run.command("verify", "--num-requests", "12", "--max-input-len", "200", "--output-len", "24", *flags)
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -141,6 +144,50 @@ def check_verify(run):
     return passed
 
 
+def on_two_hosts(run, prompts, flags):
+    """The choices that ranks of a launcher make, the first half of them on one host and the others on another."""
+    size = int(flags[1]) * (int(flags[3]) if len(flags) > 2 else 1)
+    command = run.command("generate", "--output", "json", "--prompts-file", str(prompts), "--dtype", "float32", *flags,
+                          "--distributed-executor-backend", "external_launcher")  # fmt: skip
+    hosts, per_host = [], size // 2
+    for host in range(2):
+        lines = ["mount -t tmpfs tmpfs /dev/shm"]
+        for place in range(per_host):
+            rank = host * per_host + place
+            output = f">{run.model}/rank{rank}.out 2>{run.model}/rank{rank}.err"
+            lines.append(f"RANK={rank} LOCAL_RANK={place} CUDA_VISIBLE_DEVICES={rank} {shlex.join(command)} {output} &")
+        lines.append("wait")
+        env = {**os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(per_host), "MASTER_ADDR": "127.0.0.1",
+               "MASTER_PORT": "29731", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}  # fmt: skip
+        if per_host == 1:
+            env["NCCL_P2P_DISABLE"] = "1"
+        hosts.append(subprocess.Popen(["unshare", "-m", "bash", "-c", "\n".join(lines)], env=env, start_new_session=True))
+    for host in hosts:
+        try:
+            host.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(host.pid, signal.SIGKILL)
+    errors = "".join((run.model / f"rank{rank}.err").read_text()[-600:] for rank in range(size))
+    choices = [json.loads(line)["choices"][0] for line in (run.model / "rank0.out").read_text().splitlines()]
+    return choices, errors
+
+
+def check_hosts(run):
+    passed, lines = True, requests()
+    want = run.generate(lines, "--dtype", "float32")
+    for flags in (["-tp", "2"], ["-pp", "2"], ["-tp", "2", "-pp", "2"]):
+        if flags not in run.divisions:
+            continue
+        got, errors = on_two_hosts(run, run.model / "prompts.jsonl", flags)
+        mistakes, _ = compare(lines, want, got, True)
+        ok = len(got) == len(want) and not mistakes
+        passed = passed and ok
+        print(f"{'ok' if ok else 'FAIL'} two hosts, {' '.join(flags)}: {len(got)} of {len(want)} requests", flush=True)
+        if not ok:
+            print(f"    {mistakes[:3]}\n{errors}")
+    return passed
+
+
 def ranks_of(pid):
     """Processes of ranks, by rank."""
     found = {}
@@ -152,19 +199,34 @@ def ranks_of(pid):
     return found
 
 
+def where_threads_are(pids):
+    """What the kernel says of each thread of these processes: its name, its state and the call that it waits in."""
+    for pid in pids:
+        for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+            try:
+                state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                name, call, wait = ((task / file).read_text().strip() for file in ("comm", "syscall", "wchan"))
+            except OSError:
+                continue
+            print(f"    process {pid}, thread {task.name} {name}: {state}, call {call.split()[0]}, {wait}")
+
+
 def check_faults(run):
     passed = True
     lines = [{"prompt": [1, 2, 3], "max_tokens": 3500, "temperature": 0, "ignore_eos": True}] * 2000
     path = run.model / "long.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for flags, rank, how in ((["-tp", "2"], 1, signal.SIGKILL), (["-tp", "2"], 0, signal.SIGSTOP),
-                             (["-pp", "2"], 0, signal.SIGKILL)):  # fmt: skip
+    faults = [(["-tp", "2"], 1, signal.SIGKILL), (["-tp", "2"], 0, signal.SIGSTOP), (["-pp", "2"], 0, signal.SIGKILL)]
+    if len(run.divisions) > 2:
+        faults += [(["-tp", "4"], 3, signal.SIGKILL), (["-tp", "2", "-pp", "2"], 2, signal.SIGSTOP)]
+    for flags, rank, how in faults * run.rounds:
+        size = int(flags[1]) * (int(flags[3]) if len(flags) > 2 else 1)
         process = subprocess.Popen(run.command("generate", "--output", "json", "--prompts-file", str(path), *flags),
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
         # A rank has begun once its process has used a second of a core behind its start.
         deadline = time.monotonic() + 30
         ranks = {}
-        while time.monotonic() < deadline and len(ranks) < 2:
+        while time.monotonic() < deadline and len(ranks) < size:
             time.sleep(0.1)
             ranks = ranks_of(process.pid)
         time.sleep(run.start_time)
@@ -175,6 +237,7 @@ def check_faults(run):
         try:
             _, stderr = process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
+            where_threads_are([process.pid, *ranks.values()])
             process.kill()
             _, stderr = process.communicate()
         took = time.monotonic() - began
@@ -201,17 +264,21 @@ def main():
     parser.add_argument("--warprow", required=True, help="the built program")
     parser.add_argument("--only", default="tokens,verify,faults")
     parser.add_argument("--device", default="cuda", help="cpu tests this script")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each fault is tried")
     parser.add_argument("--start-time", type=float, default=3, help="seconds until ranks run steps")
     parser.add_argument("--flags", default="", help="more flags for warprow, separated by blanks")
     options = parser.parse_args()
     if options.device == "cuda" and num_gpus() < 2:
         print("skipped: needs two GPUs")
         sys.exit(77)
-    checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults}
+    checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults, "hosts": check_hosts}
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name))
         run = Runner(options.warprow, Path(name), options.device, options.flags.split())
-        run.start_time = options.start_time
+        run.start_time, run.rounds = options.start_time, options.rounds
+        run.divisions = [["-tp", "2"], ["-pp", "2"]]
+        if options.device == "cpu" or num_gpus() >= 4:
+            run.divisions += [["-tp", "4"], ["-pp", "4"], ["-tp", "2", "-pp", "2"]]
         passed = [checks[check](run) for check in options.only.split(",")]
     sys.exit(0 if all(passed) else 1)
 

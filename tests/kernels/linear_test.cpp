@@ -64,6 +64,37 @@ std::vector<float> rounded_to_int8(const std::vector<float>& x, size_t k) {
   return out;
 }
 
+// The e4m3 number next to v, by its definition: 4 bits of exponent with a bias of 7, 3 of fraction, up to 448.
+double nearest_f8(double v) {
+  const double magnitude = std::min(std::abs(v), 448.0);
+  const int exponent = std::max(-6, magnitude > 0 ? std::ilogb(magnitude) : -6);
+  const double step = std::ldexp(1.0, exponent - 3);
+  return std::copysign(std::nearbyint(magnitude / step) * step, v);
+}
+
+// x as products with e4m3 weights round it.
+std::vector<float> rounded_to_f8(const std::vector<float>& x, size_t k, const PackedWeight& w) {
+  std::vector<float> out(x.size());
+  const size_t span = w.inputs == F8Inputs::kGroup ? 128 : k;
+  for (size_t row = 0; row < x.size(); row += k) {
+    for (size_t first = 0; first < k; first += span) {
+      float amax = 0;
+      for (size_t i = first; i < std::min(first + span, k); ++i) {
+        amax = std::max(amax, std::abs(x[row + i]));
+      }
+      const float scale = w.inputs == F8Inputs::kStatic ? w.input_scale : amax / 448.0F;
+      const float factor = w.inputs == F8Inputs::kStatic ? 1.0F / w.input_scale : 448.0F / amax;
+      for (size_t i = first; i < std::min(first + span, k); ++i) {
+        out[row + i] =
+            amax == 0
+                ? 0
+                : static_cast<float>(nearest_f8(static_cast<double>(x[row + i] * factor))) * scale;
+      }
+    }
+  }
+  return out;
+}
+
 void expect_near(const std::vector<float>& y, const Reference& r, double tolerance) {
   ASSERT_EQ(y.size(), r.y.size());
   for (size_t i = 0; i < y.size(); ++i) {
@@ -144,6 +175,26 @@ TEST_P(LinearTest, Bf16SumsMatchRoundedActivations) {
           return bf16_to_f32(f32_to_bf16(f));
         });
         expect_near(run_linear(one_, t.w, x, ActFormat::kRounded), reference(t, rounded), 2e-6);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, InputsOfE4m3WeightsAreRounded) {
+  if (kind().kind != PackedKind::kF32) {
+    return;
+  }
+  for (const F8Inputs inputs : {F8Inputs::kRow, F8Inputs::kGroup, F8Inputs::kStatic}) {
+    for (const int32_t k : {64, 200, 653}) {
+      TestWeight t = make_weight(rng_, kind().shape(37, k));
+      t.w.inputs = inputs;
+      t.w.input_scale = 0.002F;
+      for (const int64_t num_toks : {1, 5}) {
+        auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        std::fill_n(x.begin(), k > 128 ? 128 : 0, 0.0F);  // a group of zeros
+        const auto rounded = rounded_to_f8(x, static_cast<size_t>(k), t.w);
+        EXPECT_NE(rounded, x);
+        expect_near(run_linear(one_, t.w, x, ActFormat::kF32), reference(t, rounded), 2e-6);
       }
     }
   }

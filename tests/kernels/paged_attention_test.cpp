@@ -310,16 +310,24 @@ TEST(PagedAttention, CasesAgreeWithDouble) {
   narrow.sinks = true;
   narrow.nhd = true;
   narrow.num_layers = 2;
-  for (const AttentionCase& c : {plain, narrow}) {
+  AttentionCase f8 = plain;
+  f8.dtype = DType::kF8E4M3;
+  AttentionCase narrow_f8 = narrow;
+  narrow_f8.dtype = DType::kF8E5M2;
+  narrow_f8.dim = 80;
+  for (const AttentionCase& c : {plain, narrow, f8, narrow_f8}) {
+    SCOPED_TRACE(c.text());
     const testing::AttentionBatch batch(c, 1);
     const testing::AttentionBatch::Result expected = batch.reference();
     for (const CpuIsa isa : testing::runnable_isas()) {
       const ScopedCpuIsa scope(isa);
       testing::HostMemory memory;
       PagedAttentionArgs args = batch.args(memory);
-      std::byte* cache = reinterpret_cast<std::byte*>(memory.put(batch.cache));
-      args.kv.k = cache + batch.keys_at * 2;
-      args.kv.v = cache + batch.values_at * 2;
+      std::byte* cache = memory.put(batch.stored_cache());
+      args.kv.k = cache + batch.keys_at * batch.element_bytes();
+      args.kv.v = cache + batch.values_at * batch.element_bytes();
+      args.kv.k_scales = batch.k_scales.data();
+      args.kv.v_scales = batch.v_scales.data();
       args.q = make_strided<const float>(
           batch.q.data(), batch.num_toks(), batch.q_cols(), batch.q_stride);
       if (c.sinks) {

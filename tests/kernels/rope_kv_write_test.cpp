@@ -5,6 +5,7 @@
 #include "tests/support/rope_case.h"
 
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -95,6 +96,38 @@ TEST_P(RopeKvWrite, RotatesAndWritesF32) {
   }
 }
 
+TEST_P(RopeKvWrite, QuantisesForAnEightBitCache) {
+  const auto [pairs, with_norm, heads_first] = GetParam();
+  CpuHarness cpu;
+  for (const DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    RopeCase c{.q_heads = 4,
+               .kv_heads = 2,
+               .dim_k = 36,
+               .dim_v = 36,
+               .rot_dim = 16,
+               .gap = 3,
+               .tokens = 50,
+               .num_blocks = 3};
+    c.interleaved = pairs;
+    c.norm = c.v_norm = with_norm;
+    c.heads_first = heads_first;
+    c.f8 = type;
+    const RopeCase::Reference expected = c.reference();
+    for (const CpuIsa isa : testing::runnable_isas()) {
+      const ScopedCpuIsa scope(isa);
+      HostMemory memory;
+      const RopeKvWriteArgs args = c.args(memory);
+      rope_kv_write(*cpu.stream, args);
+      const auto bytes_of = [&](const std::byte* data) {
+        const auto* first = reinterpret_cast<const uint8_t*>(data);
+        return std::vector<uint8_t>(first, first + c.cache_size());
+      };
+      EXPECT_EQ(c.first_wrong_f8(expected.keys, bytes_of(args.kv.k), 0), -1) << dtype_name(type);
+      EXPECT_EQ(c.first_wrong_f8(expected.values, bytes_of(args.kv.v), 1), -1) << dtype_name(type);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms,
                          RopeKvWrite,
                          ::testing::Combine(::testing::Bool(),
@@ -131,6 +164,62 @@ TEST(RopeKvWriteForms, NormsOfValuesAlone) {
     EXPECT_EQ(v[at + 2], 0.0F);
     EXPECT_EQ(k[at], source[layer.hq * layer.dim]);
     EXPECT_EQ(rows[0], source[0]);
+  }
+}
+
+// Every kind of number: all those of the type, the middles between them, beyond the largest, NaN.
+TEST(RopeKvWriteForms, RoundsToEightBitsAsDefined) {
+  CpuHarness cpu;
+  for (const DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const int most = type == DType::kF8E4M3 ? 0x7e : 0x7b;
+    std::vector<float> numbers;
+    for (int i = 0; i < most; ++i) {
+      const float low = testing::f8_value(type, static_cast<uint8_t>(i));
+      const float high = testing::f8_value(type, static_cast<uint8_t>(i + 1));
+      const float middle = (low + high) / 2.0F;
+      for (const float v :
+           {low, middle, std::nextafter(middle, low), std::nextafter(middle, high), high}) {
+        numbers.push_back(v);
+        numbers.push_back(-v);
+      }
+    }
+    for (const float v : {465.0F, 480.0F, 6e4F, 7e4F, 1e30F, 1e-30F, 0.0F, -0.0F}) {
+      numbers.push_back(v);
+    }
+    numbers.push_back(std::numeric_limits<float>::infinity());
+    numbers.push_back(std::numeric_limits<float>::quiet_NaN());
+    numbers.resize((numbers.size() + 7) / 8 * 8, 1.0F);
+    const auto width = static_cast<int32_t>(numbers.size());
+    const std::vector<float> ones(1, 1.0F);
+    const std::vector<int64_t> slots{0};
+    for (const CpuIsa isa : testing::runnable_isas()) {
+      const ScopedCpuIsa scope(isa);
+      std::vector<float> row = numbers;
+      row.insert(row.end(), numbers.begin(), numbers.end());
+      std::vector<uint8_t> k(numbers.size());
+      std::vector<uint8_t> v(numbers.size());
+      RopeKvWriteArgs args;
+      args.qkv = make_view(row.data(), 1, int64_t{2} * width);
+      args.slot_mapping = make_view<const int64_t>(slots.data(), 1);
+      args.kv = {reinterpret_cast<std::byte*>(k.data()),
+                 reinterpret_cast<std::byte*>(v.data()),
+                 type,
+                 1,
+                 1,
+                 width,
+                 width,
+                 width,
+                 width,
+                 width,
+                 ones.data(),
+                 ones.data()};
+      rope_kv_write(*cpu.stream, args);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        ASSERT_EQ(int{k[i]}, int{testing::f8_bits(type, numbers[i])})
+            << dtype_name(type) << " of " << numbers[i] << ", " << cpu_isa_name(isa);
+      }
+      EXPECT_EQ(k, v);
+    }
   }
 }
 

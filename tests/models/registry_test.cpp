@@ -232,7 +232,7 @@ TEST(Registry, ReadsLayersWithStates) {
     EXPECT_EQ(layer.ffn.shared_size, 64);
   }
   const DeltaSpec& delta = next.layers[0].delta;
-  EXPECT_TRUE(delta.by_key_head);
+  EXPECT_TRUE(delta.qkvz_by_key_head && delta.ba_by_key_head);
   EXPECT_EQ(delta.num_channels(), 2 * 64 + 64);
   EXPECT_EQ(delta.state_floats(), 4 * (3 * (32 + 32 + 16) + 32 * 16));
   EXPECT_EQ(next.norm_offset, 1.0F);
@@ -251,7 +251,7 @@ TEST(Registry, ReadsLayersWithStates) {
   const DecoderSpec moe = value_or_throw(spec_of(outer));
   EXPECT_TRUE(moe.layers[1].has_state());
   EXPECT_FALSE(moe.layers[2].has_state());
-  EXPECT_FALSE(moe.layers[0].delta.by_key_head);
+  EXPECT_FALSE(moe.layers[0].delta.ba_by_key_head);
   EXPECT_TRUE(moe.layers[0].ffn.normalise);
   EXPECT_EQ(moe.ropes[0].rot_dim, 8);
 }

@@ -44,6 +44,7 @@ from warprow import (  # noqa: E402
     AsyncLLM,
     BeamSearchParams,
     FlatLogprobs,
+    LoRARequest,
     PoolingParams,
     RequestOutputKind,
     SamplingParams,
@@ -317,8 +318,8 @@ class LLMTest(unittest.TestCase):
             LLM(MODEL, colour=1)
         with self.assertRaisesRegex(warprow.InvalidArgumentError, "block_size: 17"):
             LLM(MODEL, block_size=17)
-        with self.assertRaisesRegex(warprow.WarprowError, "chat_template"):
-            self.llm.chat([{"role": "user", "content": "Hi"}], chat_template="{{ messages }}", use_tqdm=False)
+        with self.assertRaisesRegex(warprow.WarprowError, "template"):
+            self.llm.chat([{"role": "user", "content": "Hi"}], chat_template="{{ messages", use_tqdm=False)
         self.assertEqual(len(self.generate(FRANCE)[0].outputs[0].token_ids), 8)  # nothing is left behind
 
     def test_tokenizer(self):
@@ -328,6 +329,10 @@ class LLMTest(unittest.TestCase):
         rendered = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True)
         self.assertTrue(rendered.endswith("<|im_start|>assistant\n"))
         self.assertEqual(tokenizer.eos_token_id, 2)
+        plain = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        self.assertEqual(tokenizer.apply_chat_template([{"role": "user", "content": FRANCE}], tokenize=False, chat_template=plain), FRANCE)
+        answer = self.llm.chat([{"role": "user", "content": FRANCE}], GREEDY, use_tqdm=False, chat_template=plain)[0].outputs[0]
+        self.assertEqual(answer.token_ids, self.generate(FRANCE)[0].outputs[0].token_ids)
 
     def test_threads_share_the_engine_and_the_gil_is_free(self):
         expected = self.generate(FRANCE)[0].outputs[0].token_ids
@@ -693,6 +698,47 @@ class AdaptersTest(unittest.TestCase):
                 self.assertEqual([output.outputs[0].token_ids for output in together], alone)
                 with self.assertRaisesRegex(warprow.NotFoundError, "model: 'three'"):
                     llm.generate([prompt], SamplingParams(extra_args={"model": "three"}), use_tqdm=False)
+            with LLM(str(model), enable_lora=True, lora_modules=modules[:1], **settings) as llm:
+                self.named_by_requests(llm, folder, prompt, params[0], alone)
+
+    def named_by_requests(self, llm, folder, prompt, params, alone):
+        """The same answers, with adapters that are loaded when a request names them."""
+        def tokens(lora, count=1):
+            outputs = llm.generate([prompt] * count, params, use_tqdm=False, lora_request=lora)
+            return [output.outputs[0].token_ids for output in outputs]
+
+        one, two = (LoRARequest(name, number, f"{folder}/{name}") for number, name in ((7, "one"), (8, "two")))
+        self.assertEqual(tokens([None, one, two], 3), alone)
+        self.assertEqual(tokens(two), [alone[2]])
+        self.assertEqual(tokens(LoRARequest("two", 8)), [alone[2]], "without a path, as it is loaded")
+        output = llm.chat([{"role": "user", "content": "x"}], params, use_tqdm=False, lora_request=two, chat_template="{{ messages[0].content }}")[0]
+        self.assertEqual(output.lora_request, two)
+        beams = [llm.beam_search([prompt], BeamSearchParams(beam_width=2, max_tokens=4), lora)[0].sequences[0].tokens for lora in (None, two)]
+        self.assertNotEqual(beams[0], beams[1])
+        self.assertEqual([lora.lora_name for lora in llm.list_loras()], ["one", "two"])
+        with self.assertRaisesRegex(ValueError, "two is loaded from .*/two, not from"):
+            tokens(LoRARequest("two", 8, f"{folder}/one"))
+        with self.assertRaisesRegex(ValueError, "lora_path is empty"):
+            tokens(LoRARequest("three", 9))
+        with self.assertRaisesRegex(ValueError, "lora_request: 2 for 1 prompts"):
+            tokens([one, two])
+        with self.assertRaisesRegex(warprow.WarprowError, "max_cpu_loras|max-cpu-loras"):
+            llm.add_lora(LoRARequest("three", 9, f"{folder}/one"))
+        self.assertTrue(llm.remove_lora(8))
+        self.assertFalse(llm.remove_lora("two"))
+        self.assertTrue(llm.add_lora(LoRARequest("three", 9, f"{folder}/two")))
+        self.assertFalse(llm.add_lora(LoRARequest("three", 9, f"{folder}/two")))
+        self.assertEqual(tokens(LoRARequest("three", 9)), [alone[2]])
+
+        async def run():
+            with AsyncLLM(llm.info["model"], enable_lora=True, max_cpu_loras=2, dtype="float32", kv_cache_memory_bytes="1MiB", max_model_len=128) as other:
+                outputs = [output async for output in other.generate(prompt, params, lora_request=two)]
+                self.assertEqual([lora.lora_name for lora in await other.list_loras()], ["two"])
+                self.assertTrue(await other.remove_lora(8))
+                return outputs[-1]
+
+        last = asyncio.run(run())
+        self.assertEqual((last.outputs[0].token_ids, last.lora_request), (alone[2], two))
 
 
 class WeightsTest(unittest.TestCase):

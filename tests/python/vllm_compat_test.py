@@ -110,10 +110,10 @@ class Calls(unittest.TestCase):
         self.assertEqual(len(chat[0].outputs[0].token_ids), 4)
 
     def test_what_would_change_an_answer_is_refused(self):
-        for argument, value in (("enable_lora", True), ("hf_overrides", {"a": 1}), ("kv_cache_dtype", "fp8"), ("task", "reward"), ("tokenizer", "another")):
+        for argument, value in (("hf_overrides", {"a": 1}), ("task", "reward"), ("tokenizer", "another")):
             with self.assertRaisesRegex(UnsupportedError, argument):
                 LLM(MODEL, **{argument: value})
-        for argument, value in (("quantization", "awq"), ("runner", "draft"), ("speculative_config", {"method": "mlp"})):  # named as the flag
+        for argument, value in (("quantization", "awq"), ("kv_cache_dtype", "fp4"), ("runner", "draft"), ("speculative_config", {"method": "mlp"})):  # named as the flag
             with self.assertRaisesRegex(WarprowError, argument.replace("_", ".")):
                 LLM(MODEL, **{argument: value})
         with self.assertRaisesRegex(ValueError, "colour: is no setting"):
@@ -121,7 +121,7 @@ class Calls(unittest.TestCase):
         for params, text in ((SamplingParams(logits_processors=[print]), "logits_processors"), (SamplingParams(best_of=2), "best_of")):
             with self.assertRaisesRegex(UnsupportedError, text):
                 self.llm.generate("x", params, use_tqdm=False)
-        with self.assertRaisesRegex(UnsupportedError, "lora_request"):
+        with self.assertRaisesRegex(WarprowError, "enable-lora"):
             self.llm.generate("x", lora_request=vllm_compat.LoRARequest("a", 1, "b"), use_tqdm=False)
 
     def test_a_pooling_model(self):

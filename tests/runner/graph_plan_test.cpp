@@ -157,14 +157,15 @@ TEST(GraphPlan, UniformLengthOfRows) {
 }
 
 TEST(GraphSizes, DefaultsEndWithTheLargestDecodeBatch) {
-  const std::vector<int32_t> large = default_capture_sizes(1024, 8192);
+  const std::vector<int32_t> large = default_capture_sizes(1024, 1, 8192);
   EXPECT_EQ(std::vector(large.begin(), large.begin() + 6),
             (std::vector<int32_t>{1, 2, 4, 8, 16, 24}));
   EXPECT_EQ(large.back(), 512);
   EXPECT_TRUE(std::is_sorted(large.begin(), large.end()));
-  EXPECT_EQ(default_capture_sizes(5, 8192), (std::vector<int32_t>{1, 2, 4, 5}));
-  EXPECT_EQ(default_capture_sizes(64, 3), (std::vector<int32_t>{1, 2, 3}));
-  EXPECT_EQ(default_capture_sizes(1, 1), std::vector<int32_t>{1});
+  EXPECT_EQ(default_capture_sizes(5, 1, 8192), (std::vector<int32_t>{1, 2, 4, 5}));
+  EXPECT_EQ(default_capture_sizes(64, 1, 3), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(default_capture_sizes(1, 1, 1), std::vector<int32_t>{1});
+  EXPECT_EQ(default_capture_sizes(3, 4, 8192), (std::vector<int32_t>{1, 2, 4, 8, 12}));
 }
 
 TEST(GraphSizes, PowersOfTwoToTheLargestAreTen) {

@@ -41,7 +41,7 @@ TEST(DraftLength, AStepOfAGpuIsFlatThenLinear) {
 TEST(DraftLength, RowsOfAStepDraftEquallyMany) {
   const auto common = [](double acceptance, int32_t num_rows, int32_t before = 0) {
     const std::vector<double> rows(static_cast<size_t>(num_rows), acceptance);
-    return common_drafts(rows, num_rows, 180, 7, before);
+    return common_drafts(rows, num_rows, {180, 0}, 7, before);
   };
   EXPECT_EQ(common(0.9, 1), 7);
   EXPECT_EQ(common(0.0, 1), 0);
@@ -52,10 +52,25 @@ TEST(DraftLength, RowsOfAStepDraftEquallyMany) {
   // One row that repeats itself does not make a hundred others wait for it.
   std::vector<double> rows(100, 0.0);
   rows[7] = 0.95;
-  EXPECT_EQ(common_drafts(rows, 100, 180, 7, 0), 0);
+  EXPECT_EQ(common_drafts(rows, 100, {180, 0}, 7, 0), 0);
   // A length stays unless another is clearly better.
   EXPECT_EQ(common(0.03, 4, 1), 1);
   EXPECT_EQ(common(0.03, 4, 0), 0);
+}
+
+// A forward may take a tenth of a step, a third, or more than a step.
+TEST(DraftLength, AModelsForwardsCostTime) {
+  const std::vector<double> rows(4, 0.7);
+  EXPECT_EQ(common_drafts(rows, 4, {180, 0.1}, 7, 0), 4);
+  EXPECT_EQ(common_drafts(rows, 4, {180, 0.33}, 7, 0), 1);
+  EXPECT_EQ(common_drafts(rows, 4, {180, 1.5}, 7, 0), 0);
+}
+
+TEST(DraftLength, InALargeBatchNoDraftPays) {
+  EXPECT_TRUE(drafts_may_pay(1, {180, 0.05}));
+  EXPECT_TRUE(drafts_may_pay(128, {180, 0.05}));
+  EXPECT_FALSE(drafts_may_pay(256, {180, 0.05}));
+  EXPECT_FALSE(drafts_may_pay(1, {180, 1.0}));
 }
 
 TEST(DraftLength, ANewRowDraftsNothing) {

@@ -366,6 +366,50 @@ TEST(SchedulerDrafts, RowsOfAStepDraftEquallyMany) {
   EXPECT_GT(bench.scheduler.stats().num_undrafted, 2);
 }
 
+// A drafting model makes as many drafts as would have paid, and a step verifies no more than the one before made.
+TEST(SchedulerDrafts, AModelMakesAsManyAsPay) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.draft_knee = 180;
+  config.draft_lookahead = 3;
+  config.draft_forward = 0.05;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 5), 200);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 7, 7, 7}; };
+  int32_t made = 3;
+  for (int32_t i = 0; i < 30; ++i) {
+    step_with_proposal(bench, 7);
+    EXPECT_LE(bench.step.scheduled[0].num_drafts, made);
+    made = bench.step.num_proposals;
+    EXPECT_GE(made, 1);
+  }
+  EXPECT_EQ(bench.step.scheduled[0].num_drafts, 3);
+  EXPECT_EQ(made, 3);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{8}; };
+  for (int32_t i = 0; i < 40; ++i) {
+    step_with_proposal(bench, 7);
+  }
+  EXPECT_EQ(bench.step.scheduled[0].num_drafts, 0);
+  EXPECT_EQ(bench.step.num_proposals, 1) << "one to find out";
+}
+
+// Where every token takes its time, no draft pays.
+TEST(SchedulerDrafts, AModelMakesNoneWhereNonePays) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.draft_knee = 0.5;
+  config.draft_lookahead = 3;
+  config.draft_forward = 0.05;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 5), 40);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7}; };
+  for (int32_t i = 0; i < 10; ++i) {
+    ASSERT_TRUE(bench.launch());
+    EXPECT_EQ(bench.step.num_proposals, 0);
+    EXPECT_FALSE(bench.step.scheduled[0].wants_drafts);
+    EXPECT_EQ(bench.step.scheduled[0].num_drafts, 0);
+    bench.collect();
+  }
+}
+
 // A proposer with keys and values of its own writes behind the step's tokens, whatever was accepted.
 TEST(SchedulerDrafts, BlocksForWhatAProposerWrites) {
   SchedulerConfig config = drafts_config(3, 2);

@@ -424,6 +424,53 @@ TEST(Scheduler, TheThresholdIsNotForWhoHasNoBlocks) {
   EXPECT_EQ(bench.plan(), (Plan{{62, 138}}));
 }
 
+// Why the first waiting request got no row.
+TEST(Scheduler, SaysWhyARequestWaits) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  Bench rows(config);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    rows.add(id, tokens_from(static_cast<int32_t>(1000 * id), 8));
+  }
+  rows.run_step();
+  EXPECT_EQ(rows.scheduler.stats().wait_reason, WaitReason::kRows);
+  EXPECT_EQ(rows.scheduler.request_of(rows.step.scheduled[1].row), 2U);
+
+  Bench toks(small_config());
+  toks.add(1, tokens_from(0, 64));
+  toks.add(2, tokens_from(1000, 8));
+  toks.run_step();
+  EXPECT_EQ(toks.scheduler.stats().wait_reason, WaitReason::kTokens);
+  toks.run_step();
+  EXPECT_EQ(toks.scheduler.stats().wait_reason, WaitReason::kNone);
+
+  config = small_config();
+  config.prefill_toks_per_decode = 2;
+  Bench ration(config);
+  ration.add(1, tokens_from(0, 4));
+  ration.run_step();
+  ration.add(2, tokens_from(1000, 40));
+  ration.add(3, tokens_from(2000, 40));
+  ration.run_step();
+  EXPECT_EQ(ration.scheduler.stats().wait_reason, WaitReason::kRation);
+
+  Bench blocks(small_config(6));  // five of 16 tokens
+  blocks.add(1, tokens_from(0, 40), 20);
+  blocks.add(2, tokens_from(1000, 60), 10);
+  blocks.run_step();
+  EXPECT_EQ(blocks.scheduler.stats().wait_reason, WaitReason::kBlocks);
+  blocks.run_step();
+  EXPECT_EQ(blocks.scheduler.stats().wait_reason, WaitReason::kBlocks);  // not tried again
+
+  Bench full(small_config(6));
+  full.add(1, tokens_from(0, 30), 40);
+  full.add(2, tokens_from(1000, 30), 40);
+  while (full.scheduler.stats().num_preemptions == 0) {
+    ASSERT_TRUE(full.run_step());
+  }
+  EXPECT_EQ(full.scheduler.stats().wait_reason, WaitReason::kPreemption);
+}
+
 // A long prompt leaves half of the few prompt tokens that are allowed beside decode rows.
 TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   SchedulerConfig config = small_config();

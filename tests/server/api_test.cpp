@@ -137,6 +137,37 @@ TEST_F(ApiTest, MessagesAndTheirCount) {
   EXPECT_EQ(status("POST", "/v1/messages/count_tokens", "{}"), 400);
 }
 
+TEST_F(ApiTest, ARequestIsExplainedToItsOwnKey) {
+  ApiOptions options;
+  options.api_keys = {"a", "b"};
+  serve({}, options);
+  const std::string body = R"({"prompt": [9, 3, 4], "max_tokens": 4, "ignore_eos": true, "n": 2})";
+  ASSERT_EQ(reply("POST", "/v1/completions", body, "Bearer a").status, 200);
+  const HttpReply got = reply("GET", "/v1/requests/cmpl-r", "", "Bearer a");
+  ASSERT_EQ(got.status, 200) << got.body;
+  const json answer = json::parse(got.body);
+  EXPECT_EQ(answer["id"], "cmpl-r");
+  ASSERT_EQ(answer["choices"].size(), 2);
+  EXPECT_EQ(answer["choices"][1]["choice"], 1);
+  EXPECT_EQ(answer["choices"][0]["state"], "length");
+  EXPECT_EQ(answer["choices"][0]["output_tokens"], 4);
+  EXPECT_EQ(answer["choices"][0]["timeline"][0]["event"], "arrived");
+  EXPECT_EQ(reply("GET", "/v1/requests/r", "", "Bearer a").status, 200);  // the request's own id
+  // The other key learns nothing, not even that it is there.
+  HttpReply others = reply("GET", "/v1/requests/cmpl-r", "", "Bearer b");
+  EXPECT_EQ(others.status, 404);
+  EXPECT_EQ(others.body.replace(others.body.find("cmpl-r"), 6, "cmpl-x"),
+            reply("GET", "/v1/requests/cmpl-x", "", "Bearer b").body);
+  EXPECT_EQ(status("GET", "/v1/requests/cmpl-r"), 401);
+  // The newest request of this id and key counts.
+  const std::string one = R"({"prompt": [9], "max_tokens": 1, "ignore_eos": true})";
+  ASSERT_EQ(reply("POST", "/v1/completions", one, "Bearer b").status, 200);
+  EXPECT_EQ(json::parse(reply("GET", "/v1/requests/cmpl-r", "", "Bearer b").body)["choices"].size(),
+            1);
+  EXPECT_EQ(json::parse(reply("GET", "/v1/requests/cmpl-r", "", "Bearer a").body)["choices"].size(),
+            2);
+}
+
 TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   ApiOptions options;
   options.api_keys = {"a", "b"};
@@ -155,6 +186,7 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
                            "/v1/messages",
                            "/v1/messages/count_tokens",
                            "/v1/engine/state",
+                           "/v1/requests/cmpl-r",
                            "/version",
                            "/metrics",
                            "/trace",
@@ -308,7 +340,7 @@ TEST_F(ApiTest, TheEngineIsPausedAndResumed) {
     EXPECT_EQ(status("GET", "/readyz"), 503);
     EXPECT_EQ(status("GET", "/livez"), 200);
   }
-  EXPECT_THAT(command("/pause", "mode=wait").body, HasSubstr("neither abort nor keep"));
+  EXPECT_THAT(command("/pause", "mode=soon").body, HasSubstr("neither abort, keep nor wait"));
   EXPECT_THAT(command("/pause", "clear_cache=1").body, HasSubstr("neither true nor false"));
   const auto update = [&](const std::string& body) {
     return reply("POST", "/update_weights", body).body;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/chat/tool_parser.h"
 
+#include "server/chat/counted_parser.h"
 #include "server/chat/tool_grammar.h"
 #include "text/byte_text.h"
 #include "text/grammar.h"
@@ -161,6 +162,28 @@ TEST(ToolParser, AWholeAnswerWithABrokenCallIsContent) {
   EXPECT_FALSE(parser->failed());
   const auto forced = make_chat_parser({.format = ToolFormat::kNamed, .function = "f"});
   EXPECT_EQ(parse_whole(*forced, R"({"a": 1)", false).content, "");
+}
+
+TEST(ToolParser, FoundCallsAreCounted) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  for (const bool streams : {false, true}) {
+    std::vector<bool> found;
+    const auto counted = [&] {
+      found.clear();
+      return count_tool_calls(make_chat_parser({.format = ToolFormat::kHermes}),
+                              streams,
+                              [&found](bool one) { found.push_back(one); });
+    };
+    EXPECT_FALSE(parse_whole(*counted(), "Hm. " + call, false).calls.empty());
+    EXPECT_EQ(found, std::vector<bool>{true});
+    EXPECT_EQ(parse_whole(*counted(), "Hm.", false).content, "Hm.");
+    EXPECT_EQ(found, std::vector<bool>{false});
+    const auto parser = counted();
+    (void)parser->push("Hm. ");
+    (void)parser->push(call);
+    (void)parser->finish();
+    EXPECT_EQ(found, streams ? (std::vector<bool>{false, true}) : std::vector<bool>{true});
+  }
 }
 
 TEST(ToolParser, Llama3) {

@@ -100,6 +100,7 @@ class Watched : public ::testing::Test {
 
 TEST_F(Watched, MetricsBearVllmsNames) {
   watch_.metrics.count_http("/health", 200);
+  watch_.metrics.count_tool_parse(ChatEndpoint::kResponses, true, true);
   const std::string text = watch_.metrics.text(*engine_, "a\"b");
   const std::string labels = R"({model_name="a\"b",engine="0")";
   EXPECT_THAT(
@@ -111,6 +112,20 @@ TEST_F(Watched, MetricsBearVllmsNames) {
   EXPECT_THAT(text, HasSubstr("vllm:time_to_first_token_seconds_count" + labels + "} 2\n"));
   EXPECT_THAT(text, HasSubstr("vllm:e2e_request_latency_seconds_count" + labels + "} 1\n"));
   EXPECT_THAT(text, HasSubstr("vllm:iteration_tokens_total_bucket" + labels + ",le=\"+Inf\"}"));
+  for (const char* reason : {"capacity", "deferred"}) {
+    EXPECT_THAT(text,
+                HasSubstr("vllm:num_requests_waiting_by_reason" + labels + ",reason=\"" + reason +
+                          "\"} 0\n"));
+  }
+  const std::string parses = "vllm:tool_call_parser_invocations_total" + labels + ",mode=";
+  EXPECT_THAT(
+      text,
+      HasSubstr(parses + R"("streaming",outcome="tool_call",request_type="responses"} 1)" + "\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(parses +
+                R"("non_streaming",outcome="no_tool_call",request_type="chat_completions"} 0)" +
+                "\n"));
   EXPECT_THAT(text, HasSubstr("warprow:http_requests_total{path=\"/health\",status=\"200\"} 1\n"));
 }
 

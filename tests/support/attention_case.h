@@ -4,11 +4,13 @@
 #include "base/math.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/support/equal_tables.h"
+#include "tests/support/float8.h"
 #include "tests/support/op_case.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -41,16 +43,18 @@ struct AttentionCase {
   int32_t decode_len = 1;
   bool shuffled = true;  // shuffle block and row numbers
   std::vector<AttentionRow> rows{};
-  int32_t padding_toks = 0;   // tokens after the last row
-  int32_t spare_cells = 0;    // more block table cells per row than the row needs
-  int32_t unused_block = 0;   // in table cells without a block
-  bool stale_values = false;  // cache slots without a token hold random numbers instead of NaN
-  float q_scale = 1.5F;       // standard deviation of queries
+  int32_t padding_toks = 0;    // tokens after the last row
+  int32_t spare_cells = 0;     // more block table cells per row than the row needs
+  int32_t unused_block = 0;    // in table cells without a block
+  bool stale_values = false;   // cache slots without a token hold random numbers instead of NaN
+  float q_scale = 1.5F;        // standard deviation of queries
+  DType dtype = DType::kBF16;  // of the cache, or 8-bit floats with scales by KV head
 
   [[nodiscard]] std::string text() const {
     return fmt::format(
-        "heads {}/{} dim {} block {} nhd {} apart {} layers {} window {} cap {} sinks {} decode "
+        "{} heads {}/{} dim {} block {} nhd {} apart {} layers {} window {} cap {} sinks {} decode "
         "rows {} of {}, {} rows",
+        dtype_name(dtype),
         q_heads,
         kv_heads,
         dim,
@@ -66,13 +70,13 @@ struct AttentionCase {
         rows.size());
   }
 
-  // Bytes of bf16 keys and values, each read once per KV head.
+  // Bytes of keys and values, each read once per KV head.
   [[nodiscard]] double kv_bytes() const {
     double keys = 0;
     for (const AttentionRow& row : rows) {
       keys += row.len;
     }
-    return 4.0 * keys * kv_heads * dim;
+    return 2.0 * static_cast<double>(dtype_bytes(dtype)) * keys * kv_heads * dim;
   }
   // Multiply-adds (counted as two) of QK and PV over the keys that the causal mask leaves visible.
   [[nodiscard]] double flops() const {
@@ -96,9 +100,9 @@ struct AttentionLayout {
   AttentionCase c;
   std::vector<int32_t> table, begins, idx_mapping, query_start_loc, seq_lens;
   KvLayerView kv;
-  int64_t keys_at = 0;         // in elements
-  int64_t values_at = 0;       // in elements
-  int64_t cache_elements = 0;  // of bf16
+  int64_t keys_at = 0;    // in elements
+  int64_t values_at = 0;  // in elements
+  int64_t cache_elements = 0;
   int64_t q_stride = 0;
   int32_t max_blocks = 1;
   int32_t num_blocks = 1;
@@ -175,7 +179,7 @@ struct AttentionLayout {
   }
 
   void lay_out_cache() {
-    kv.dtype = DType::kBF16;
+    kv.dtype = c.dtype;
     kv.block_size = c.block_size;
     kv.num_kv_heads = c.kv_heads;
     kv.head_dim_k = kv.head_dim_v = c.dim;
@@ -191,15 +195,30 @@ struct AttentionLayout {
   }
 };
 
-// A case with random keys, values, queries and sinks, all exactly representable in bf16. Cache slots without a token
-// are NaN.
+// A case with random keys, values, queries and sinks, all exactly representable in bf16 and in the cache's type. Cache
+// slots without a token are NaN.
 struct AttentionBatch : AttentionLayout {
   AttentionBatch() = default;
   AttentionBatch(const AttentionCase& of, uint32_t seed) : AttentionBatch(of, std::mt19937(seed)) {}
 
-  std::vector<uint16_t> cache;
-  std::vector<float> q;  // [num_toks, q_stride]
+  std::vector<uint16_t> cache;  // the elements as bf16, before any scale
+  std::vector<float> q;         // [num_toks, q_stride]
   std::vector<float> sink_values;
+  std::vector<float> k_scales, v_scales;  // by KV head; 1 but for 8-bit floats
+
+  // The elements in the cache's type.
+  [[nodiscard]] std::vector<std::byte> stored_cache() const {
+    std::vector<std::byte> bytes(cache.size() * dtype_bytes(c.dtype));
+    if (!is_f8(c.dtype)) {
+      std::memcpy(bytes.data(), cache.data(), bytes.size());
+      return bytes;
+    }
+    std::transform(cache.begin(), cache.end(), bytes.begin(), [this](uint16_t bits) {
+      return static_cast<std::byte>(f8_bits(c.dtype, bf16_to_f32(bits)));
+    });
+    return bytes;
+  }
+  [[nodiscard]] int64_t element_bytes() const { return static_cast<int64_t>(dtype_bytes(c.dtype)); }
 
   struct Result {
     std::vector<double> out;  // [num_toks, q_cols]; NaN for padding rows
@@ -223,6 +242,12 @@ struct AttentionBatch : AttentionLayout {
  private:
   AttentionBatch(const AttentionCase& of, std::mt19937 rng) : AttentionLayout(of, rng) {
     fill_cache(rng);
+    k_scales.assign(static_cast<size_t>(c.kv_heads), 1.0F);
+    v_scales = k_scales;
+    for (size_t h = 0; is_f8(c.dtype) && h < k_scales.size(); ++h) {
+      k_scales[h] = 0.3F + 0.17F * static_cast<float>(h % 7);
+      v_scales[h] = 0.9F - 0.11F * static_cast<float>(h % 6);
+    }
     std::normal_distribution<float> normal(0.0F, c.q_scale);
     q.assign(static_cast<size_t>(num_toks() * q_stride), 0.0F);
     for (float& v : q) {
@@ -238,7 +263,7 @@ struct AttentionBatch : AttentionLayout {
     cache.assign(static_cast<size_t>(cache_elements), 0xffff);
     std::normal_distribution<float> normal(0.0F, 1.0F);
     if (c.stale_values) {
-      std::generate(cache.begin(), cache.end(), [&] { return f32_to_bf16(normal(rng)); });
+      std::generate(cache.begin(), cache.end(), [&] { return rounded(normal(rng)); });
       return;
     }
     for (size_t r = 0; r < c.rows.size(); ++r) {
@@ -246,14 +271,17 @@ struct AttentionBatch : AttentionLayout {
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           const int64_t at = key_index(r, t, h);
           for (int32_t d = 0; d < c.dim; ++d) {
-            cache[static_cast<size_t>(at + d)] = f32_to_bf16(normal(rng));
-            cache[static_cast<size_t>(at + values_at - keys_at + d)] = f32_to_bf16(normal(rng));
+            cache[static_cast<size_t>(at + d)] = rounded(normal(rng));
+            cache[static_cast<size_t>(at + values_at - keys_at + d)] = rounded(normal(rng));
           }
         }
       }
     }
   }
 
+  [[nodiscard]] uint16_t rounded(float v) const {
+    return f32_to_bf16(is_f8(c.dtype) ? f8_value(c.dtype, f8_bits(c.dtype, v)) : v);
+  }
   [[nodiscard]] double element(int64_t at) const {
     return static_cast<double>(bf16_to_f32(cache[static_cast<size_t>(at)]));
   }
@@ -278,7 +306,8 @@ struct AttentionBatch : AttentionLayout {
       for (int32_t d = 0; d < c.dim; ++d) {
         score += static_cast<double>(vector[d]) * element(key + d);
       }
-      score /= std::sqrt(static_cast<double>(c.dim));
+      score *= static_cast<double>(k_scales[static_cast<size_t>(kv_head)]) /
+               std::sqrt(static_cast<double>(c.dim));
       if (c.soft_cap > 0.0F) {
         const auto cap = static_cast<double>(c.soft_cap);
         score = cap * std::tanh(score / cap);
@@ -298,7 +327,7 @@ struct AttentionBatch : AttentionLayout {
       }
     }
     for (int32_t d = 0; d < c.dim; ++d) {
-      out[d] /= sum;
+      out[d] *= static_cast<double>(v_scales[static_cast<size_t>(kv_head)]) / sum;
     }
     result.lse[static_cast<size_t>(tok * c.q_heads + head)] = top + std::log(sum);
   }

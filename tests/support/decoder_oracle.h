@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct OracleLayer {
   int intermediate = 0;
   bool gelu = false;  // tanh GELU, else SiLU
   double residual_scale = 1.0;
+  // What a cache makes of an element of a KV head's keys and values; none: it keeps them.
+  std::function<double(double x, int kv_head)> cached_key, cached_value;
   // Matrices are [out, in]. Norm weights are the factors themselves. Empty: the layer has none.
   Doubles input_norm, q, k, v, o, q_norm, k_norm, sinks, attention_post_norm;
   Doubles ffn_norm, gate, up, down, ffn_post_norm;
@@ -39,14 +42,15 @@ struct OracleModel {
   double embed_scale = 1.0;
   Doubles embed, final_norm, head;
   std::vector<OracleLayer> layers;
+  std::function<void(Doubles&)> round_inputs;  // of the layers' products; null: not rounded
 };
 
 class DecoderOracle {
  public:
   explicit DecoderOracle(const OracleModel& model) : model_(model) {}
 
-  // Logits [vocab] after each of the ids.
-  [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
+  // The residual stream in front of each layer and behind the last one, by token.
+  [[nodiscard]] std::vector<std::vector<Doubles>> streams(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> stream;
     for (const int32_t id : ids) {
       Doubles row(size(model_.hidden));
@@ -55,18 +59,26 @@ class DecoderOracle {
       }
       stream.push_back(row);
     }
+    std::vector<std::vector<Doubles>> streams = {stream};
     for (const OracleLayer& layer : model_.layers) {
       attend(layer, stream);
       feed(layer, stream);
+      streams.push_back(stream);
     }
+    return streams;
+  }
+
+  // Logits [vocab] after each of the ids.
+  [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> out;
-    for (const Doubles& row : stream) {
+    const std::vector<std::vector<Doubles>> all = streams(ids);
+    for (const Doubles& row : all.back()) {
       out.push_back(times(model_.head, normed(row, model_.final_norm)));
     }
     return out;
   }
 
- private:
+ protected:
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
 
   static Doubles times(const Doubles& w, const Doubles& x) {
@@ -77,6 +89,13 @@ class DecoderOracle {
       }
     }
     return y;
+  }
+
+  [[nodiscard]] Doubles rounded(Doubles x) const {
+    if (model_.round_inputs) {
+      model_.round_inputs(x);
+    }
+    return x;
   }
 
   [[nodiscard]] Doubles normed(const Doubles& x, const Doubles& weight) const {
@@ -161,26 +180,36 @@ class DecoderOracle {
     return out;
   }
 
+  static void keep(const OracleLayer& layer,
+                   const std::function<double(double, int)>& cached,
+                   Doubles& row) {
+    for (size_t i = 0; cached && i < row.size(); ++i) {
+      row[i] = cached(row[i], static_cast<int>(i) / layer.head_dim);
+    }
+  }
+
   void attend(const OracleLayer& layer, std::vector<Doubles>& stream) const {
     std::vector<Doubles> q;
     std::vector<Doubles> k;
     std::vector<Doubles> v;
     for (size_t t = 0; t < stream.size(); ++t) {
-      const Doubles x = normed(stream[t], layer.input_norm);
+      const Doubles x = rounded(normed(stream[t], layer.input_norm));
       q.push_back(placed(layer, times(layer.q, x), layer.q_norm, static_cast<int>(t)));
       k.push_back(placed(layer, times(layer.k, x), layer.k_norm, static_cast<int>(t)));
       v.push_back(times(layer.v, x));
+      keep(layer, layer.cached_key, k.back());
+      keep(layer, layer.cached_value, v.back());
     }
     for (size_t t = 0; t < stream.size(); ++t) {
       const Doubles seen = attend_one(layer, q[t], k, v, static_cast<int>(t));
-      join(layer, layer.attention_post_norm, times(layer.o, seen), stream[t]);
+      join(layer, layer.attention_post_norm, times(layer.o, rounded(seen)), stream[t]);
     }
   }
 
   void feed(const OracleLayer& layer, std::vector<Doubles>& stream) const {
     const double root = std::sqrt(2.0 / std::acos(-1.0));
     for (Doubles& row : stream) {
-      const Doubles x = normed(row, layer.ffn_norm);
+      const Doubles x = rounded(normed(row, layer.ffn_norm));
       Doubles gate = times(layer.gate, x);
       const Doubles up = times(layer.up, x);
       for (size_t i = 0; i < gate.size(); ++i) {
@@ -188,10 +217,11 @@ class DecoderOracle {
         const double gelu = 0.5 * g * (1.0 + std::tanh(root * (g + 0.044715 * g * g * g)));
         gate[i] = (layer.gelu ? gelu : g / (1.0 + std::exp(-g))) * up[i];
       }
-      join(layer, layer.ffn_post_norm, times(layer.down, gate), row);
+      join(layer, layer.ffn_post_norm, times(layer.down, rounded(gate)), row);
     }
   }
 
+ private:
   const OracleModel& model_;
 };
 

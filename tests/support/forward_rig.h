@@ -58,6 +58,8 @@ class ForwardRig {
   }
 
   [[nodiscard]] const KvPlan& kv() const { return plan_; }
+  // The first stage's.
+  [[nodiscard]] Model& model() { return *stages_.front(); }
 
   // Runs the request's next tokens through all stages and returns the last stage's result. With embeddings, negative
   // ids take embedding rows.

@@ -28,6 +28,7 @@ struct Workload {
   int32_t num_requests;
   int32_t max_prompt;
   int32_t max_tokens;
+  std::string kv_cache_dtype = "auto";
 };
 
 // Prompts of mixed length, half of them with a common prefix. Half of them are sampled with a seed. Of five
@@ -71,6 +72,7 @@ inline RigOptions base_options(const Workload& load) {
   RigOptions options;
   options.config.model = load.model;
   options.config.dtype = load.dtype;
+  options.config.kv_cache_dtype = load.kv_cache_dtype;
   options.config.kv_cache_memory_bytes = int64_t{64} << 20;
   options.config.max_model_len = 256;
   options.config.max_num_seqs = 32;

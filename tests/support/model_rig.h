@@ -61,6 +61,16 @@ inline std::string draft_model_config(const std::string& model,
          std::to_string(num_drafts) + R"(, "adaptive": )" + (adaptive ? "true}" : "false}");
 }
 
+// Drafts of a head: method eagle or eagle3.
+inline std::string head_config(const std::string& method,
+                               const std::string& model,
+                               int32_t num_drafts,
+                               bool adaptive = false) {
+  return R"({"method": ")" + method + R"(", "model": ")" + model +
+         R"(", "num_speculative_tokens": )" + std::to_string(num_drafts) + R"(, "adaptive": )" +
+         (adaptive ? "true}" : "false}");
+}
+
 struct RigResult {
   using Top = std::vector<std::pair<TokenId, float>>;
   std::vector<TokenId> tokens;
@@ -69,6 +79,8 @@ struct RigResult {
   std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<Top> prompt_top;
   std::vector<float> hidden;
+  // Drafts that the host was told of, by the number of tokens before them.
+  std::map<size_t, std::vector<TokenId>> proposed;
   FinishReason reason = FinishReason::kNone;
   int32_t num_cached_tokens = 0;
 };
@@ -97,6 +109,7 @@ class ModelRig {
     config.draft_lookahead = plan.runner.draft_lookahead;
     config.draft_cost = plan.config.draft_cost;
     config.draft_knee = plan.config.draft_knee;
+    config.draft_forward = plan.draft_forward;
     config.kv = plan.kv_cache;
     config.token_pages = plan.runner.token_pages;
     config.max_loras = plan.runner.features.lora.max_loras;
@@ -295,6 +308,9 @@ class ModelRig {
         result.logprobs.push_back(output_.logprobs[at]);
         result.top.push_back(top_of(output_.logprobs[at]));
       }
+    }
+    if (const auto drafts = slice(output_.draft_token_ids, delta.drafts); !drafts.empty()) {
+      result.proposed[result.tokens.size()] = {drafts.begin(), drafts.end()};
     }
     const Span32 prompt = delta.prompt_logprobs;
     for (int32_t i = prompt.begin; i < prompt.begin + prompt.count; ++i) {

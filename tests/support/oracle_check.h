@@ -33,7 +33,8 @@ inline void expect_top(const RigResult::Top& top, const Doubles& logits) {
 inline void expect_equals_oracle(const nlohmann::json& config,
                                  const Bytes& weights,
                                  const OracleModel& model,
-                                 const std::string& device = "cpu") {
+                                 const std::string& device = "cpu",
+                                 const std::string& kv_cache_dtype = "auto") {
   const TempDir dir;
   dir.write("config.json", config.dump());
   dir.write("model.safetensors", weights);
@@ -41,6 +42,7 @@ inline void expect_equals_oracle(const nlohmann::json& config,
   options.config.model = dir.path().string();
   options.config.device = device;
   options.config.dtype = "float32";
+  options.config.kv_cache_dtype = kv_cache_dtype;
   options.config.max_num_batched_tokens = 16;
   options.config.max_num_seqs = 4;
   options.config.kv_cache_memory_bytes = 1 << 20;
@@ -67,7 +69,7 @@ inline void expect_equals_oracle(const nlohmann::json& config,
     ids.insert(ids.end(), result.tokens.begin(), result.tokens.end());
     const std::vector<Doubles> logits = oracle.logits({ids.begin(), ids.end()});
     for (size_t step = 0; step < result.tokens.size(); ++step) {
-      SCOPED_TRACE(testing::Message() << "prompt " << prompts[i].size() << " step " << step);
+      SCOPED_TRACE(::testing::Message() << "prompt " << prompts[i].size() << " step " << step);
       expect_top(result.top[step], logits[prompts[i].size() - 1 + step]);
     }
   }

@@ -30,6 +30,7 @@ namespace warprow::test {
 // in float32. The writers are independent of the engine's readers.
 struct QuantisedModel {
   RandomModel base;
+  // Inputs of fp8_tensor stay, those of modelopt have a static scale, those of the other fp8 schemes dynamic ones.
   // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | pack4 | pack4_zeros | pack4_order | pack8 | awq | gptq |
   // gptq_v2 | gptq_order | gptq8
   std::string scheme = "fp8_block";
@@ -88,7 +89,13 @@ struct QuantisedModel {
               {"activation_scheme", "dynamic"}};
     }
     if (scheme == "fp8_tensor" || scheme == "fp8_channel" || scheme == "fp8_row") {
-      return compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}});
+      nlohmann::json config = compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}});
+      // The inputs of fp8_tensor stay as they are.
+      if (scheme != "fp8_tensor") {
+        config["config_groups"]["group_0"]["input_activations"] = {
+            {"num_bits", 8}, {"type", "float"}, {"strategy", "token"}, {"dynamic", true}};
+      }
+      return config;
     }
     if (scheme == "modelopt") {
       return {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}};
@@ -212,7 +219,7 @@ struct QuantisedModel {
       }
       out.add(name + "_scale", "BF16", {rows, 1}, bytes);
     } else {
-      const float one = 1.0F;
+      const float one = 0.03125F;
       const std::vector<int64_t> shape =
           scheme == "modelopt" ? std::vector<int64_t>{} : std::vector<int64_t>{1};
       out.add_f32(name + "_scale", shape, scales);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,9 @@ class RandomCheckpoint {
     const char* ffn = "post_attention_layernorm";  // name of the norm before the feed-forward block
   };
 
-  void add_ends(bool tied) {
+  // loud: ids whose rows of the head are larger than the others', so that answers are mostly of them. Not if tied.
+  void add_ends(bool tied, const std::vector<int>& loud = {}) {
+    loud_ = loud;
     model_.embed = matrix(prefix_ + "embed_tokens", model_.vocab, model_.hidden);
     model_.final_norm = norm(prefix_ + "norm", model_.hidden);
     model_.head = tied ? model_.embed : matrix("lm_head", model_.vocab, model_.hidden);
@@ -64,6 +67,13 @@ class RandomCheckpoint {
     }
   }
 
+  // A tensor that the oracle does not read.
+  void add(const std::string& name,
+           const std::vector<int64_t>& shape,
+           std::span<const float> values) {
+    writer_.add_f32(name, shape, values);
+  }
+
   [[nodiscard]] Bytes bytes() const { return writer_.bytes(); }
 
  private:
@@ -76,6 +86,11 @@ class RandomCheckpoint {
     std::vector<float> values(static_cast<size_t>(count));
     for (float& value : values) {
       value = normal(random_);
+    }
+    for (const int row : name == "lm_head.weight" ? loud_ : std::vector<int>()) {
+      for (int64_t i = 0; i < shape.back(); ++i) {
+        values[static_cast<size_t>(row * shape.back() + i)] *= 4;
+      }
     }
     writer_.add_f32(name, shape, values);
     return {values.begin(), values.end()};
@@ -95,6 +110,7 @@ class RandomCheckpoint {
   std::mt19937 random_;
   double norm_offset_;
   std::string prefix_;
+  std::vector<int> loud_;
   SafetensorsWriter writer_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/rope/rope_kv_write.h"
+#include "tests/support/float8.h"
 #include "tests/support/op_case.h"
 
 #include <algorithm>
@@ -28,7 +29,8 @@ struct RopeCase {
   bool pads =
       true;  // every fourth token is padding and slots are scattered; else slots are in order
   uint32_t seed = 21;
-  bool v_norm = false;  // values are normalised too
+  bool v_norm = false;     // values are normalised too
+  DType f8 = DType::kF32;  // 8-bit floats: the cache's type instead, with scales by KV head
 
   static constexpr int32_t kBlockSize = 16;
 
@@ -71,6 +73,15 @@ struct RopeCase {
     return normals(static_cast<size_t>(dim_v), seed + 4, 0.2F, 1.0F);
   }
 
+  static constexpr uint8_t kF8Poison = 0x55;
+  [[nodiscard]] std::vector<float> scales(uint32_t kind) const {
+    std::vector<float> all;
+    for (int32_t h = 0; h < kv_heads; ++h) {
+      all.push_back(0.013F * static_cast<float>(kind + 1) * static_cast<float>(h % 5 + 1));
+    }
+    return all;
+  }
+
   [[nodiscard]] RopeKvWriteArgs args(CaseMemory& memory) const {
     const std::vector<float> empty(cache_size(), kCasePoison);
     RopeKvWriteArgs args;
@@ -88,6 +99,14 @@ struct RopeCase {
     args.kv.k = memory.put_as(type, empty);
     args.kv.v = memory.put_as(type, empty);
     args.kv.dtype = type;
+    if (is_f8(f8)) {
+      const std::vector<uint8_t> unwritten(cache_size(), kF8Poison);
+      args.kv.k = reinterpret_cast<std::byte*>(memory.put(unwritten));
+      args.kv.v = reinterpret_cast<std::byte*>(memory.put(unwritten));
+      args.kv.dtype = f8;
+      args.kv.k_scales = memory.put(scales(0));
+      args.kv.v_scales = memory.put(scales(1));
+    }
     args.kv.block_size = kBlockSize;
     args.kv.num_kv_heads = kv_heads;
     args.kv.head_dim_k = dim_k;
@@ -119,7 +138,10 @@ struct RopeCase {
     const std::vector<float> weights[] = {q_norm(), k_norm()};
     for (int64_t t = 0; t < tokens; ++t) {
       double* row = out.qkv.data() + t * qkv_matrix().stride();
-      const double* value = row + int64_t{q_heads + kv_heads} * dim_k;
+      double* value = row + int64_t{q_heads + kv_heads} * dim_k;
+      for (int32_t h = 0; v_norm && h < kv_heads; ++h) {
+        norm_head(value + int64_t{h} * dim_v, dim_v, value_norm());
+      }
       for (int32_t h = 0; h < q_heads + kv_heads; ++h) {
         double* head = row + int64_t{h} * dim_k;
         if (norm) {
@@ -132,17 +154,40 @@ struct RopeCase {
           const int32_t kv_head = h - q_heads;
           const int64_t at = cache_index(to[static_cast<size_t>(t)], kv_head);
           std::copy_n(head, dim_k, out.keys.begin() + at);
-          std::vector<double> v(value + int64_t{kv_head} * dim_v,
-                                value + int64_t{kv_head + 1} * dim_v);
-          if (v_norm) {
-            norm_head(v.data(), dim_v, value_norm());
-          }
-          std::ranges::copy(v, out.values.begin() + at);
+          std::copy_n(value + int64_t{kv_head} * dim_v, dim_v, out.values.begin() + at);
         }
       }
     }
     return out;
   }
+  // The first element of an 8-bit cache that is not the nearest number to reference / scale; -1: none. kind: 0 for keys, 1
+  // for values. A kernel's float32 may round the other way near the middle of two numbers.
+  [[nodiscard]] int64_t first_wrong_f8(const std::vector<double>& expected,
+                                       const std::vector<uint8_t>& got,
+                                       uint32_t kind) const {
+    const std::vector<float> by_head = scales(kind);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (expected[i] == static_cast<double>(kCasePoison)) {
+        if (got[i] != kF8Poison) {
+          return static_cast<int64_t>(i);
+        }
+        continue;
+      }
+      const auto in_block = static_cast<int64_t>(i) % block_stride();
+      const int64_t head =
+          heads_first ? in_block / (kBlockSize * dim()) : in_block / dim() % kv_heads;
+      const double wanted = expected[i] / static_cast<double>(by_head[static_cast<size_t>(head)]);
+      const double slack = 1e-5 * std::fabs(wanted) + 1e-5;
+      const uint8_t low = f8_bits(f8, static_cast<float>(wanted - slack));
+      const uint8_t high = f8_bits(f8, static_cast<float>(wanted + slack));
+      const float value = f8_value(f8, got[i]);
+      if (!(value >= f8_value(f8, low) && value <= f8_value(f8, high))) {
+        return static_cast<int64_t>(i);
+      }
+    }
+    return -1;
+  }
+
   // Reads and writes q and k in place, and writes k and v to the cache.
   [[nodiscard]] double bytes() const {
     const double elements = 2.0 * q_heads * dim_k + 3.0 * kv_heads * dim_k + 2.0 * kv_heads * dim_v;

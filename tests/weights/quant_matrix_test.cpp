@@ -119,6 +119,50 @@ TEST_F(QuantMatrixTest, AVectorOfScalesIsOfRowsWhereNoBlocksAreStated) {
   EXPECT_EQ(std::ranges::count(got | std::views::drop(256), 8.0F), 256);
 }
 
+TEST_F(QuantMatrixTest, InputsAreRoundedAsTheSchemeSays) {
+  SafetensorsWriter rows;
+  rows.add("m.weight", "F8_E4M3", {2, 256}, f8(std::vector<uint8_t>(512, 0x38)));
+  rows.add_f32("m.weight_scale", {2, 1}, std::vector<float>{4.0F, 8.0F});
+  SafetensorsWriter fixed = rows;
+  fixed.add_f32("m.input_scale", {1}, std::vector<float>{0.25F});
+  SafetensorsWriter blocks;
+  blocks.add("m.weight", "F8_E4M3", {2, 256}, f8(std::vector<uint8_t>(512, 0x38)));
+  blocks.add_f32("m.weight_scale_inv", {1, 2}, std::vector<float>{4.0F, 8.0F});
+  const auto inputs = [&](const std::string& config, const SafetensorsWriter& w) {
+    return value_or_throw(open(config, w, 2, 256))->form().inputs;
+  };
+  const auto compressed = [](const std::string& activations) {
+    return R"({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}, "input_activations": )" +
+           activations + "}}}";
+  };
+  EXPECT_EQ(inputs(R"({"quant_method": "fp8"})", rows), F8Inputs::kRow);
+  EXPECT_EQ(inputs(R"({"quant_method": "fp8", "weight_block_size": [128, 128]})", blocks),
+            F8Inputs::kGroup);
+  EXPECT_EQ(inputs(R"({"quant_method": "fp8", "activation_scheme": "static"})", fixed),
+            F8Inputs::kStatic);
+  EXPECT_EQ(inputs(compressed("null"), rows), F8Inputs::kNone);
+  EXPECT_EQ(inputs(compressed(R"({"num_bits": 8, "type": "float", "dynamic": true})"), rows),
+            F8Inputs::kRow);
+  EXPECT_EQ(inputs(compressed(R"({"num_bits": 8, "type": "float", "dynamic": false})"), fixed),
+            F8Inputs::kStatic);
+  const auto matrix =
+      value_or_throw(open(R"({"quant_method": "modelopt", "quant_algo": "FP8"})", fixed, 2, 256));
+  EXPECT_EQ(matrix->form().inputs, F8Inputs::kStatic);
+  EXPECT_EQ(matrix->form().input_scale, 0.25F);
+}
+
+TEST_F(QuantMatrixTest, RefusesScalesOfInputsThatAreMissingOrNotPositive) {
+  SafetensorsWriter w;
+  w.add("m.weight", "F8_E4M3", {2, 6}, Bytes(12));
+  w.add_f32("m.weight_scale", {1}, std::vector<float>{1.0F});
+  const std::string config = R"({"quant_method": "fp8", "activation_scheme": "static"})";
+  EXPECT_THAT(refusal(config, w, 2, 6), HasSubstr("m.input_scale"));
+  w.add_f32("m.input_scale", {1}, std::vector<float>{0.0F});
+  EXPECT_THAT(refusal(config, w, 2, 6), HasSubstr("m.input_scale is [1, 1] with the scale 0"));
+  EXPECT_THAT(refusal(R"({"quant_method": "fp8", "activation_scheme": "token"})", w, 2, 6),
+              HasSubstr("activation_scheme 'token'"));
+}
+
 TEST_F(QuantMatrixTest, AwqInterleavesOutputsInAWord) {
   // Nibble i of a word is output (0, 2, 4, 6, 1, 3, 5, 7)[i]: output j of input 0 has the number j here.
   SafetensorsWriter w;

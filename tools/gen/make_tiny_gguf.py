@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes model.gguf beside each tiny model's safetensors, with GGUF's own Python package.
 
-usage: make_tiny_gguf.py tests/golden/tiny   (needs gguf and numpy)
+usage: make_tiny_gguf.py tests/golden/tiny [MODEL...]   (needs gguf and numpy)
 
 Names, metadata and the order of Q and K rows follow llama.cpp's converters: in the llama family a head's rope
 halves are interleaved into pairs. Weights keep their bf16 bits, vectors become f32.
@@ -20,6 +20,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qw
 ARCHITECTURES |= {"Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "Olmo2ForCausalLM": "olmo2",
                   "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3", "Phi3ForCausalLM": "phi3",
                   "Glm4ForCausalLM": "glm4", "Glm4MoeForCausalLM": "glm4moe", "GptOssForCausalLM": "gpt-oss"}
+HYBRIDS = {"Qwen3NextForCausalLM": "qwen3next", "Qwen3_5ForCausalLM": "qwen35", "Qwen3_5ForConditionalGeneration": "qwen35",
+           "Qwen3_5MoeForConditionalGeneration": "qwen35moe"}
+ARCHITECTURES |= HYBRIDS
 PERMUTED = ("llama", "granite", "smollm3")  # Q and K
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
@@ -44,6 +47,11 @@ LAYER |= {"self_attn.qkv_proj.weight": "attn_qkv.weight", "mlp.gate_up_proj.weig
           "post_self_attn_layernorm.weight": "post_attention_norm.weight", "post_mlp_layernorm.weight": "post_ffw_norm.weight"}
 LAYER |= {"self_attn.sinks": "attn_sinks.weight", "self_attn.o_proj.bias": "attn_output.bias",
           "mlp.router.weight": "ffn_gate_inp.weight", "mlp.router.bias": "ffn_gate_inp.bias"}
+LAYER |= {"linear_attn.in_proj_qkv.weight": "attn_qkv.weight", "linear_attn.in_proj_z.weight": "attn_gate.weight",
+          "linear_attn.in_proj_b.weight": "ssm_beta.weight", "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
+          "linear_attn.in_proj_ba.weight": "ssm_ba.weight", "linear_attn.conv1d.weight": "ssm_conv1d.weight",
+          "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.norm.weight": "ssm_norm.weight",
+          "linear_attn.out_proj.weight": "ssm_out.weight"}
 # A layer's experts are merged into one tensor of each kind.
 EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
            "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
@@ -75,7 +83,7 @@ def gguf_name(name, arch):
     if name in TOP:
         return TOP[name]
     _, _, layer, rest = name.split(".", 3)
-    if arch in ("gemma2", "gemma3", "olmo2", "glm4moe", "gpt-oss") and rest == "post_attention_layernorm.weight":
+    if arch in ("gemma2", "gemma3", "olmo2", "glm4moe", "gpt-oss", *HYBRIDS.values()) and rest == "post_attention_layernorm.weight":
         return f"blk.{layer}.post_attention_norm.weight"
     return f"blk.{layer}.{LAYER[rest]}"
 
@@ -91,6 +99,63 @@ def merged_experts(tensors):
             yield name, bits
     for name, parts in experts.items():
         yield name, np.stack([parts[e] for e in range(len(parts))])
+
+
+def tiled(values, axis, config, size):
+    """Value heads in the order of the key heads, again and again; in safetensors those of a key head follow each other."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    shape = values.shape
+    values = values.reshape(*shape[:axis], keys, heads // keys, size, *shape[axis + 1:])
+    return np.ascontiguousarray(values.swapaxes(axis, axis + 1).reshape(shape))
+
+
+def hybrid_tensors(tensors, arch, config):
+    """The tensors of a hybrid's text model as its converter writes them: bf16 bits, or float32 values."""
+    keys, dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    each = config["linear_num_value_heads"] // keys * config["linear_value_head_dim"]
+    size, count = config["linear_value_head_dim"], 2 * keys * dim
+    for name, bits in tensors.items():
+        name = name.replace("model.language_model.", "model.")
+        if not name.startswith(("model.", "lm_head")) or name.startswith("model.visual."):
+            continue
+        kind = name.rsplit("linear_attn.", 1)[-1]
+        if kind == "in_proj_qkvz.weight":
+            parts = np.split(bits.reshape(keys, -1, bits.shape[1]), [dim, 2 * dim, 2 * dim + each], 1)
+            q, k, v, z = (part.reshape(-1, bits.shape[1]) for part in parts)
+            yield name.replace("qkvz", "qkv"), np.concatenate([q, k, v])
+            yield name.replace("qkvz", "z"), z
+            continue
+        if kind == "conv1d.weight":
+            bits = bits.reshape(bits.shape[0], -1)
+        if arch != "qwen3next":
+            if kind in ("in_proj_qkv.weight", "conv1d.weight"):
+                bits = np.concatenate([bits[:count], tiled(bits[count:], 0, config, size)])
+            elif kind == "in_proj_z.weight":
+                bits = tiled(bits, 0, config, size)
+            elif kind in ("in_proj_b.weight", "in_proj_a.weight", "A_log", "dt_bias"):
+                bits = tiled(bits, 0, config, 1)
+            elif kind == "out_proj.weight":
+                bits = tiled(bits, 1, config, size)
+        if kind in ("A_log", "conv1d.weight") or name.endswith("norm.weight"):
+            bits = floats(bits)
+        if kind == "A_log":
+            bits = -np.exp(bits)
+        elif name.endswith("norm.weight") and kind != "norm.weight":
+            bits = bits + np.float32(1)
+        yield name, bits
+
+
+def floats(bits):
+    return bits if bits.dtype == np.float32 else (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def add_merged_experts(writer, name, bits):
+    """A tensor of all experts of a layer, as transformers 5 keeps it: [experts, rows, columns]."""
+    layer, kind = name.split(".")[2], name.rsplit(".", 1)[1]
+    parts = zip(("ffn_gate_exps", "ffn_up_exps"), np.split(bits, 2, 1)) if kind == "gate_up_proj" else [("ffn_down_exps", bits)]
+    for target, part in parts:
+        part = np.ascontiguousarray(part)
+        writer.add_tensor(f"blk.{layer}.{target}.weight", part.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
 
 
 def add_gpt_oss_experts(writer, name, tensors):
@@ -159,7 +224,16 @@ def add_family(writer, arch, config, rope):
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if arch in ("phi3", "glm4", "glm4moe"):
+    if arch in HYBRIDS.values():
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+        writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
+        writer.add_full_attention_interval(4)
+        if arch != "qwen3next":
+            writer.add_rope_dimension_sections([11, 11, 10, 0])
+    if arch in ("phi3", "glm4", "glm4moe", *HYBRIDS.values()):
         dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         writer.add_rope_dimension_count(int(dim * rope.get("partial_rotary_factor", 1.0)))
     if scaling in ("linear", "yarn"):
@@ -178,6 +252,7 @@ def add_family(writer, arch, config, rope):
 def convert(folder):
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES.get(config["architectures"][0])
+    config = config.get("text_config", config)
     slides = "sliding_attention" in (config.get("layer_types") or [])
     if arch is None or (slides and arch not in ("gemma2", "gemma3", "gpt-oss")) or folder.name == "qwen3_yarn":
         return
@@ -190,7 +265,7 @@ def convert(folder):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("intermediate_size") or config["moe_intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
@@ -215,6 +290,10 @@ def convert(folder):
         for name in [name for name in tensors if ".experts." in name]:
             add_gpt_oss_experts(writer, name, tensors)
         tensors = {name: bits for name, bits in tensors.items() if ".experts." not in name}
+    if arch in HYBRIDS.values():
+        tensors = dict(hybrid_tensors(tensors, arch, config))
+        for name in [name for name in tensors if name.rsplit(".", 1)[1] in ("gate_up_proj", "down_proj")]:
+            add_merged_experts(writer, name, tensors.pop(name))
     for name, bits in merged_experts(tensors.items()):
         if config.get("tie_word_embeddings") and name == "lm_head.weight":
             continue
@@ -222,8 +301,8 @@ def convert(folder):
             bits = to_pairs(bits, heads if "q_proj" in name else kv_heads)
         if "shared_expert_gate" in name:
             bits = bits.reshape(-1)
-        if bits.ndim == 1 or "ffn_gate_inp" in gguf_name(name, arch):
-            values = (bits.astype(np.uint32) << 16).view(np.float32)
+        if bits.ndim == 1 or bits.dtype == np.float32 or "ffn_gate_inp" in gguf_name(name, arch):
+            values = floats(bits)
             offset = np.float32(1.0 if arch.startswith("gemma") else 0.0)
             writer.add_tensor(gguf_name(name, arch), values + offset)
         else:
@@ -235,5 +314,7 @@ def convert(folder):
     print(folder.name, (folder / "model.gguf").stat().st_size)
 
 
+only = sys.argv[2:]
 for model in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    convert(model)
+    if not only or model.name in only:
+        convert(model)

@@ -10,6 +10,7 @@ docs/python.md says what differs.
 
 from ..beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from ..flat_logprobs import FlatLogprobs
+from ..lora import LoRARequest
 from ..outputs import CompletionOutput, Logprob, RequestOutput
 from ..pooling import (
     ClassificationOutput,
@@ -20,7 +21,7 @@ from ..pooling import (
     ScoringOutput,
 )
 from ..sampling_params import RequestOutputKind, StructuredOutputsParams
-from ._inputs import EmbedsPrompt, LoRARequest, TextPrompt, TokensPrompt, get_tokenizer, resolve_chat_template
+from ._inputs import EmbedsPrompt, TextPrompt, TokensPrompt, get_tokenizer, resolve_chat_template
 from ._llm import LLM, GuidedDecodingParams, SamplingParams
 from ._modules import VERSION as __version__
 from ._modules import install

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypedDict
 
 
@@ -21,15 +20,6 @@ class TokensPrompt(TypedDict, total=False):
 class EmbedsPrompt(TypedDict, total=False):
     prompt_embeds: Any
     cache_salt: str
-
-
-@dataclass
-class LoRARequest:
-    """Can be made, because callers import it; LLM refuses it."""
-
-    lora_name: str
-    lora_int_id: int
-    lora_path: str = ""
 
 
 def get_tokenizer(tokenizer_name: Any, *args: Any, tokenizer_mode: str = "auto", revision: str | None = None, **options: Any) -> Any:

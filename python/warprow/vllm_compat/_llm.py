@@ -28,9 +28,6 @@ _WITHOUT_EFFECT = {
     "disable_log_stats",
     "download_dir",
     "enable_sleep_mode",
-    "max_cpu_loras",
-    "max_lora_rank",
-    "max_loras",
     "max_seq_len_to_capture",
     "served_model_name",
     "swap_space",
@@ -43,9 +40,7 @@ _WITHOUT_EFFECT = {
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "data_parallel_size": (1,),
     "enable_expert_parallel": (False,),
-    "enable_lora": (False,),
     "hf_overrides": ({},),
-    "kv_cache_dtype": ("auto",),
     "override_pooler_config": (),
     "pooler_config": (),
     "skip_tokenizer_init": (False,),
@@ -148,21 +143,14 @@ class LLM(llm.LLM):
         lora_request: Any = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        _refuse_adapters(lora_request)
         if prompts is None:
             if prompt_token_ids is None:
                 raise ValueError("prompts: missing")
             prompts = prompt_token_ids
-        return super().generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
+        return super().generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority)
 
-    def chat(self, *args: Any, lora_request: Any = None, chat_template_content_format: str = "auto", **options: Any) -> list[RequestOutput]:
-        _refuse_adapters(lora_request)
+    def chat(self, *args: Any, chat_template_content_format: str = "auto", **options: Any) -> list[RequestOutput]:
         return super().chat(*args, **options)
 
     def get_default_sampling_params(self) -> SamplingParams:
         return SamplingParams()
-
-
-def _refuse_adapters(lora_request: Any) -> None:
-    if lora_request is not None and any(one is not None for one in (lora_request if isinstance(lora_request, Sequence) else [lora_request])):
-        raise UnsupportedError("lora_request: adapters are not supported")

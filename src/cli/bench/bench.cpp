@@ -14,6 +14,7 @@ Result<ExitCode> run_bench(const Arguments& arguments) {
       {"throughput", "many prompts, all submitted at once", &run_bench_throughput},
       {"startup", "process start to a ready engine and to a first token", &run_bench_startup},
       {"step", "host and device time of one steady decode step", &run_bench_step},
+      {"costs", "a table of how long steps take, for `warprow simulate`", &run_bench_costs},
       {"serve", "a load of requests on a running server", &run_bench_serve},
   };
   const std::string kind = arguments.empty() ? "" : arguments.front();

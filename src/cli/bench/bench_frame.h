@@ -75,5 +75,6 @@ Result<ExitCode> run_bench_startup(const Arguments& arguments);
 Result<ExitCode> run_bench_startup_child(const Arguments& arguments);
 Result<ExitCode> run_bench_serve(const Arguments& arguments);
 Result<ExitCode> run_bench_step(const Arguments& arguments);
+Result<ExitCode> run_bench_costs(const Arguments& arguments);
 
 }  // namespace warprow

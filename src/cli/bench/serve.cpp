@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/bench_frame.h"
 #include "cli/bench/draft_counters.h"
+#include "cli/bench/serve_flags.h"
 #include "cli/bench/serve_load.h"
 #include "cli/bench/serve_report.h"
 #include "cli/flags/number_flags.h"
@@ -39,64 +40,13 @@ struct ServeBench {
   bool save_result = false;
 };
 
-void add_dataset_flags(FlagSet& flags, ServeDataset& dataset) {
-  const auto flag = [](const char* name, const char* help, bool common = true) {
-    return Flag{.name = name, .value = "", .group = "Prompts", .help = help, .common = common};
-  };
-  flags.add_value({.name = "dataset-name",
-                   .value = "random|custom",
-                   .group = "Prompts",
-                   .help = "random tokens, or the lines of --dataset-path [random]"},
-                  [&dataset](const std::string& text) -> Result<void> {
-                    dataset.name = text;
-                    return {};
-                  });
-  flags.add_text({.name = "dataset-path",
-                  .value = "FILE",
-                  .group = "Prompts",
-                  .help = "JSON lines with \"prompt\" or \"messages\", and \"output_tokens\" if "
-                          "another number than --custom-output-len is wanted"},
-                 dataset.path);
-  add_count_flag(flags, flag("num-prompts", "requests in all"), dataset.num_prompts);
-  add_count_flag(flags, flag("random-input-len", "tokens of a random prompt"), dataset.input_len);
-  add_count_flag(
-      flags, flag("random-output-len", "tokens generated for a random prompt"), dataset.output_len);
-  add_number_flag(
-      flags,
-      flag("random-range-ratio", "lengths are drawn from len * (1 - X) to len * (1 + X)"),
-      dataset.range_ratio);
-  add_count_flag(flags,
-                 flag("random-prefix-len", "tokens that all random prompts share, in front", false),
-                 dataset.prefix_len);
-  add_count_flag(flags,
-                 flag("custom-output-len", "tokens generated for a line of the file", false),
-                 dataset.custom_output_len);
-  add_count_flag(
-      flags, flag("vocab-size", "random token ids are below; 0: 8192", false), dataset.vocab_size);
-  flags.add_switch({.name = "random-text",
-                    .value = "",
-                    .group = "Prompts",
-                    .help = "random prompts are words, about a token each, not token ids; always "
-                            "so in a chat",
-                    .common = false},
-                   [&dataset](bool on) { dataset.as_text = on; });
-}
-
 void add_load_flags(FlagSet& flags, ServeBench& bench) {
   const auto flag = [](const char* name, const char* help) {
     return Flag{.name = name, .value = "", .group = "Load", .help = help};
   };
-  add_number_flag(
-      flags, flag("request-rate", "requests a second; inf: all at once"), bench.load.request_rate);
-  add_number_flag(flags,
-                  flag("burstiness", "1: Poisson arrivals; lower: burstier, higher: more even"),
-                  bench.load.burstiness);
-  add_count_flag(flags,
-                 flag("max-concurrency", "requests under way at most; 0: no limit"),
-                 bench.load.max_concurrency);
+  add_arrival_flags(flags, bench.load);
   add_count_flag(
       flags, flag("num-warmups", "requests before the measured ones"), bench.num_warmups);
-  add_count_flag(flags, flag("seed", "of prompts and arrivals"), bench.load.seed);
   flags.add_switch({.name = "ignore-eos",
                     .value = "",
                     .group = "Load",
@@ -131,26 +81,7 @@ void add_target_flags(FlagSet& flags, ServeBench& bench) {
 }
 
 void add_result_flags(FlagSet& flags, ServeBench& bench) {
-  const auto add = [&flags](const char* name, const char* value, const char* help, auto read) {
-    flags.add_value({.name = name, .value = value, .group = "Result", .help = help}, read);
-  };
-  const auto into = [](auto parse, auto& target) {
-    return [parse, &target](const std::string& text) -> Result<void> {
-      return parse(text).map([&target](auto value) { target = std::move(value); });
-    };
-  };
-  add("percentile-metrics",
-      "NAME[,NAME...]",
-      "latencies to show: ttft, tpot, itl, e2el [ttft,tpot,itl]",
-      into(parse_metrics, bench.report.metrics));
-  add("metric-percentiles",
-      "P[,P...]",
-      "their percentiles [99]",
-      into(parse_percentiles, bench.report.percentiles));
-  add("goodput",
-      "NAME:MS[,...]",
-      "limits of ttft, tpot and e2el that a good request keeps",
-      into(parse_goodput, bench.report.goodput));
+  add_report_flags(flags, bench.report);
   flags.add_text({.name = "result-filename",
                   .value = "FILE",
                   .group = "Result",
@@ -161,11 +92,6 @@ void add_result_flags(FlagSet& flags, ServeBench& bench) {
                     .group = "Result",
                     .help = "write the result as JSON to a file"},
                    [&bench](bool on) { bench.save_result = on; });
-  flags.add_switch({.name = "save-detailed",
-                    .value = "",
-                    .group = "Result",
-                    .help = "with the lengths, times, texts and errors of each request"},
-                   [&bench](bool on) { bench.report.detailed = on; });
 }
 
 Result<void> settle(ServeBench& bench) {
@@ -180,10 +106,8 @@ Result<void> settle(ServeBench& bench) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--endpoint: '{}' does not begin with /", bench.load.endpoint));
   }
-  if (bench.load.request_rate == 0 || bench.load.burstiness == 0 ||
-      std::isinf(bench.load.burstiness)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--request-rate and --burstiness must be above 0, and --burstiness finite");
+  if (Result<void> checked = check_arrivals(bench.load); !checked) {
+    return checked;
   }
   if (bench.dataset.num_prompts < 1) {
     return fail(ErrorCode::kInvalidArgument, "--num-prompts must be at least 1");

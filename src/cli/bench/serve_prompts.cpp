@@ -35,6 +35,22 @@ int64_t draw_len(Random& random, int64_t len, double ratio) {
   return std::max<int64_t>(1, least + draw(random, most - least + 1));
 }
 
+Result<void> check_random(const ServeDataset& dataset) {
+  if (dataset.name != "random") {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--dataset-name: '{}' is none of random|custom", dataset.name));
+  }
+  if (dataset.range_ratio >= 1) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--random-range-ratio: {} must be below 1", dataset.range_ratio));
+  }
+  if (dataset.input_len < 1 || dataset.output_len < 1) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--random-input-len and --random-output-len must be at least 1");
+  }
+  return {};
+}
+
 nlohmann::json draw_prompt(Random& random, const ServeDataset& dataset, int64_t len) {
   if (dataset.as_text) {
     std::string text;
@@ -125,19 +141,27 @@ Result<std::vector<ServePrompt>> make_prompts(const ServeDataset& dataset) {
   if (dataset.name == "custom") {
     return file_prompts(dataset);
   }
-  if (dataset.name != "random") {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--dataset-name: '{}' is none of random|custom", dataset.name));
-  }
-  if (dataset.range_ratio >= 1) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--random-range-ratio: {} must be below 1", dataset.range_ratio));
-  }
-  if (dataset.input_len < 1 || dataset.output_len < 1) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--random-input-len and --random-output-len must be at least 1");
+  if (Result<void> checked = check_random(dataset); !checked) {
+    return tl::unexpected(checked.error());
   }
   return random_prompts(dataset);
+}
+
+// Tokens are drawn as if they were used, so that the lengths behind them are the same.
+Result<std::vector<PromptLens>> random_prompt_lens(const ServeDataset& dataset) {
+  if (Result<void> checked = check_random(dataset); !checked) {
+    return tl::unexpected(checked.error());
+  }
+  Random random(static_cast<uint64_t>(dataset.seed));
+  random.discard(static_cast<unsigned long long>(dataset.prefix_len));
+  std::vector<PromptLens> out;
+  for (int64_t i = 0; i < dataset.num_prompts; ++i) {
+    const int64_t input_len = draw_len(random, dataset.input_len, dataset.range_ratio);
+    const int64_t output_len = draw_len(random, dataset.output_len, dataset.range_ratio);
+    random.discard(static_cast<unsigned long long>(input_len));
+    out.push_back({dataset.prefix_len + input_len, output_len});
+  }
+  return out;
 }
 
 std::vector<double> arrival_times(int64_t count, double rate, double burstiness, int64_t seed) {

@@ -40,6 +40,13 @@ struct ServeDataset {
 // optional "output_tokens", repeated from the start if there are too few. Errors name the flag or line.
 Result<std::vector<ServePrompt>> make_prompts(const ServeDataset& dataset);
 
+// Lengths of the random prompts that make_prompts() draws for the same dataset, without the prompts. The same errors.
+struct PromptLens {
+  int64_t input_len = 0;  // the shared prefix included
+  int64_t output_len = 0;
+};
+Result<std::vector<PromptLens>> random_prompt_lens(const ServeDataset& dataset);
+
 // The arrival times of the requests, in seconds from the start. The intervals have a gamma distribution with shape
 // burstiness (1: Poisson arrivals; lower: burstier) and mean 1 / rate. They are scaled so that the last request arrives
 // after count / rate seconds. All 0 for an infinite rate.

@@ -108,12 +108,13 @@ double peak_tokens_per_s(const ServeRecords& records) {
 
 void add_details(AnswerJson& json, const ServeRecords& records) {
   for (const char* name :
-       {"input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors"}) {
+       {"input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors"}) {
     json[name] = AnswerJson::array();
   }
   for (const ServeRecord& record : records.requests) {
     json["input_lens"].push_back(record.num_input_tokens);
     json["output_lens"].push_back(record.num_output_tokens);
+    json["start_times"].push_back(record.start_s);
     json["ttfts"].push_back(record.ttft_s);
     json["itls"].push_back(record.itls_s);
     json["generated_texts"].push_back(record.text);

@@ -27,6 +27,13 @@ void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers) {
        .help = "how the model writes its calls of tools; auto: as its chat template does [auto]",
        .common = false},
       into(parsers.tool_format, parse_tool_format));
+  flags.add_switch({.name = "enable-auto-tool-choice",
+                    .value = "",
+                    .group = group,
+                    .help = "let the model decide whether it calls tools; off: only calls that "
+                            "tool_choice forces are parsed [true]",
+                    .common = false},
+                   [&parsers](bool on) { parsers.auto_tool_choice = on; });
   flags.add_value({.name = "reasoning-parser",
                    .value = reasoning_names(),
                    .group = group,
@@ -44,6 +51,9 @@ void set_parsers(const ParserFlags& parsers, const TextModel& text, ApiOptions& 
     api.reasoning = ReasoningFormat::kHarmony;
   } else if (api.reasoning == ReasoningFormat::kHarmony && !parsers.tool_format) {
     api.tool_format = ToolFormat::kHarmony;
+  }
+  if (!parsers.auto_tool_choice && api.tool_format != ToolFormat::kHarmony) {
+    api.tool_format = ToolFormat::kNone;
   }
 }
 

@@ -13,6 +13,7 @@ namespace warprow {
 struct ParserFlags {
   std::optional<ToolFormat> tool_format;     // none: auto
   std::optional<ReasoningFormat> reasoning;  // none: auto
+  bool auto_tool_choice = true;              // false: only calls that a request forces are parsed
 };
 
 void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "comm/cuda/abort_word.h"
 #include "comm/cuda/nccl_communicator.h"
+#include "comm/cuda/nccl_stages.h"
 #include "comm/cuda/peer_communicator.h"
 #include "comm/cuda/peer_memory.h"
 #include "comm/cuda/peer_sizes.h"
@@ -35,72 +36,90 @@ class Joined final : public CudaRanks {
   Joined(const Device& device, const RankPlace& place, HostGroup& all, GpuTransport transport)
       : place_(place), all_(all), abort_(all.abort()) {
     warn_of_shared_gpus(device.facts().ordinal);
-    std::string why = transport == GpuTransport::kNccl ? "--rank-transport is nccl" : reach_peers();
-    why = first_of_all(why);
-    if (why.empty()) {
-      for (const auto& [memory, comm] :
-           {std::pair(&tensor_memory_, &tensor_), std::pair(&stage_memory_, &pipeline_)}) {
-        if (*memory) {
-          *comm = make_peer_communicator((*memory)->group(abort_.word()));
-        }
-      }
-      return;
+    const bool nccl = transport == GpuTransport::kNccl;
+    const std::vector<std::string> hosts = all_.exchange(host_mark());
+    const Group layers{"ranks of a layer",
+                       place.tensor,
+                       tensor_sizes(),
+                       place.pipeline.rank * place.tensor.size,
+                       1};
+    const Group stages{"stages",
+                       place.pipeline,
+                       stage_sizes(place.pipeline.size),
+                       place.tensor.rank,
+                       place.tensor.size};
+    reach(layers, nccl, hosts, tensor_memory_, tensor_);
+    reach(stages, nccl, hosts, stage_memory_, pipeline_);
+    if (tensor_ == nullptr) {
+      tensor_ = make_nccl_communicator(place, all);
     }
-    if (place.pipeline.size > 1) {
-      throw StartupError(ErrorCode::kUnsupported,
-                         fmt::format("--pipeline-parallel-size: stages on GPUs exchange through "
-                                     "each other's memory, and NCCL is for tensor parallelism "
-                                     "alone ({})",
-                                     why));
+    if (pipeline_ == nullptr) {
+      pipeline_ = make_nccl_stages(place, all);
     }
-    if (place.rank == 0) {
-      WR_LOG_INFO("ranks exchange with NCCL: {}", why);
-    }
-    tensor_memory_.reset();
-    tensor_ = make_nccl_communicator(place, all);
   }
 
   [[nodiscard]] Communicator* tensor() const override { return tensor_.get(); }
   [[nodiscard]] Communicator* pipeline() const override { return pipeline_.get(); }
 
  private:
-  // Makes the regions and maps those of the others. Returns why it cannot; "" if it could.
-  std::string reach_peers() {
-    if (std::max(place_.tensor.size, place_.pipeline.size) > kMaxPeers) {
-      return fmt::format("groups of more than {} ranks", kMaxPeers);
-    }
-    std::vector<std::string> marks = all_.exchange(host_mark());
-    if (std::ranges::any_of(marks,
-                            [&](const std::string& mark) { return mark != marks.front(); })) {
-      return "they are on several hosts";
-    }
-    if (place_.tensor.size > 1) {
-      tensor_memory_.emplace(place_.tensor, tensor_sizes());
-    }
-    if (place_.pipeline.size > 1) {
-      stage_memory_.emplace(place_.pipeline, stage_sizes(place_.pipeline.size));
-    }
-    const int32_t stage = place_.tensor.size;
-    std::string why = open(tensor_memory_, {place_.pipeline.rank * stage, 1, stage});
-    const std::string why_stages =
-        open(stage_memory_, {place_.tensor.rank, stage, place_.pipeline.size});
-    return why.empty() ? why_stages : why;
-  }
-
-  // Every `step`th rank from `first` on, `size` of them.
-  struct Members {
+  // A group of the rank: every `step`th rank from `first` on.
+  struct Group {
+    const char* name;
+    GroupPlace place;
+    PeerSizes sizes;
     int32_t first;
     int32_t step;
-    int32_t size;
+    [[nodiscard]] size_t rank(int32_t i) const { return static_cast<size_t>(first + i * step); }
   };
-  std::string open(std::optional<PeerMemory>& memory, const Members& members) {
+
+  // Makes a communicator through each other's memory, if every group of this kind can have one. Else `comm` stays null.
+  void reach(const Group& group,
+             bool nccl,
+             const std::vector<std::string>& hosts,
+             std::optional<PeerMemory>& memory,
+             std::unique_ptr<Communicator>& comm) {
+    const bool alone = group.place.size == 1;
+    std::string why = first_of_all(alone  ? ""
+                                   : nccl ? "--rank-transport is nccl"
+                                          : obstacle(group, hosts));
+    if (why.empty()) {
+      if (!alone) {
+        memory.emplace(group.place, group.sizes);
+      }
+      why = first_of_all(open(group, memory));
+    }
+    if (why.empty() && !alone) {
+      comm = make_peer_communicator(memory->group(abort_.word()));
+    }
+    if (!why.empty()) {
+      memory.reset();
+      if (place_.rank == 0) {
+        WR_LOG_INFO("{} exchange with NCCL: {}", group.name, why);
+      }
+    }
+  }
+
+  // Why a group's ranks cannot reach each other's memory, as far as it shows before the try; "" if nothing shows.
+  static std::string obstacle(const Group& group, const std::vector<std::string>& hosts) {
+    if (group.place.size > kMaxPeers) {
+      return fmt::format("groups of more than {} ranks", kMaxPeers);
+    }
+    for (int32_t i = 1; i < group.place.size; ++i) {
+      if (hosts[group.rank(i)] != hosts[group.rank(0)]) {
+        return "they are on several hosts";
+      }
+    }
+    return "";
+  }
+
+  std::string open(const Group& group, std::optional<PeerMemory>& memory) {
     const std::vector<std::string> handles = all_.exchange(memory ? memory->handle() : "");
     if (!memory) {
       return "";
     }
     std::vector<std::string> of_group;
-    for (int32_t i = 0; i < members.size; ++i) {
-      of_group.push_back(handles[static_cast<size_t>(members.first + i * members.step)]);
+    for (int32_t i = 0; i < group.place.size; ++i) {
+      of_group.push_back(handles[group.rank(i)]);
     }
     return memory->open(of_group);
   }

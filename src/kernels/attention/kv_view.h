@@ -23,11 +23,12 @@ struct BlockTableView {
 
 // One layer's part of the paged KV cache. Kernels use the strides and do not depend on a named layout:
 // element d of the key of (kernel block b, offset o, head h) is k[b * block_stride + h * head_stride + o *
-// token_stride + d]; the same for values. Strides are in elements; a head's elements are contiguous.
+// token_stride + d]; the same for values. Strides are in elements; a head's elements are contiguous. Of an 8-bit cache
+// an element times the scale of its KV head is the number.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  DType dtype = DType::kF32;  // kF32 or kBF16
+  DType dtype = DType::kF32;  // kF32, kBF16, kF8E4M3 or kF8E5M2
   int32_t block_size = 16;    // tokens in a kernel block
   int32_t num_kv_heads = 0;
   int32_t head_dim_k = 0;
@@ -35,6 +36,8 @@ struct KvLayerView {
   int64_t block_stride = 0;
   int64_t head_stride = 0;
   int64_t token_stride = 0;
+  const float* k_scales = nullptr;  // dev f32 [num_kv_heads], with an 8-bit dtype
+  const float* v_scales = nullptr;
 };
 
 }  // namespace warprow

@@ -30,9 +30,11 @@ namespace warprow {
 //   begin at fixed positions (cpu/paged_attention_loops.h). With AVX-512 BF16, a bf16 cache and head sizes that
 //   are multiples of 32, queries and softmax weights are rounded to bf16. The result for a query and head is
 //   a function of that query and its keys: bit-equal for any batch, chunk, block size and thread count.
-// Preconditions: Hq is a multiple of the number of KV heads; the cache is f32 or bf16 and holds this step's
+// Preconditions: Hq is a multiple of the number of KV heads; the cache is f32, bf16 or of 8-bit floats with scales,
+//   which count as factors of its keys and values, and it holds this step's
 //   keys and values; scratch has paged_attention_scratch_bytes. Output rows of padding tokens are not
-//   written. CUDA: q, out and cache are all bf16, or all float32 (plain/plain_attention.h).
+//   written. CUDA: q, out and cache are all bf16, or all float32 (plain/plain_attention.h); with a cache of 8-bit floats
+//   q and out are bf16 (native/operands.cuh).
 // Origin: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Kwon et al.,
 //   "PagedAttention", 2023; sinks as in gpt-oss: a logit without a value.
 struct PagedAttentionArgs {

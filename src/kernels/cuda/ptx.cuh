@@ -56,6 +56,15 @@ __device__ __forceinline__ uint4 load_shared_four(uint32_t shared) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared_four(uint32_t shared, const uint4& v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(v.x),
+               "r"(v.y),
+               "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
 // Stores two adjacent floats to shared memory.
 __device__ __forceinline__ void store_two(uint32_t shared, float first, float second) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second)

@@ -72,6 +72,20 @@ __device__ __forceinline__ void tma_load_2d_to_cluster(
       "h"(ctas)
       : "memory");
 }
+// The same with three coordinates, of which the first is 0.
+__device__ __forceinline__ void tma_load_3d_to_cluster(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c1, int c2, uint16_t ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes."
+      "multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(0),
+      "r"(c1),
+      "r"(c2),
+      "h"(ctas)
+      : "memory");
+}
 __device__ __forceinline__ void tma_load_3d(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2) {
   asm volatile(

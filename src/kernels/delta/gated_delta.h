@@ -11,13 +11,20 @@
 
 namespace warprow {
 
-// The sizes of a gated delta net. A key head serves num_value_heads / num_key_heads value heads that follow each other.
+// The sizes of a gated delta net. A key head serves num_value_heads / num_key_heads value heads.
 struct GatedDeltaShape {
   int32_t num_key_heads = 0;
   int32_t num_value_heads = 0;
   int32_t key_dim = 0;    // of a head of queries and keys
   int32_t value_dim = 0;  // of a head of values
   int32_t conv_len = 0;   // tokens that the convolution sees, the current one included
+  bool tiled =
+      false;  // value heads repeat the order of the key heads; else those of a key head follow each other
+
+  // That serves a value head.
+  [[nodiscard]] WR_HD int32_t key_head(int32_t value_head) const {
+    return tiled ? value_head % num_key_heads : value_head / (num_value_heads / num_key_heads);
+  }
 
   [[nodiscard]] WR_HD int64_t key_size() const { return int64_t{num_key_heads} * key_dim; }
   [[nodiscard]] WR_HD int64_t value_size() const { return int64_t{num_value_heads} * value_dim; }

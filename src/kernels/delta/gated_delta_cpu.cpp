@@ -186,7 +186,7 @@ void run_head(
   const RowStates row = row_states(a, batch_idx);
   const View<float, 2> x = a.qkvz.f32();
   const View<float, 2> out = a.out.f32();
-  const int64_t key = int64_t{head / (shape.num_value_heads / shape.num_key_heads)} * shape.key_dim;
+  const int64_t key = int64_t{shape.key_head(head)} * shape.key_dim;
   const int64_t value = int64_t{head} * shape.value_dim;
   advance(a,
           row,

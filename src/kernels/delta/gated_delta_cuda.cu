@@ -232,7 +232,7 @@ struct Channels {
   __device__ __forceinline__
   Channels(const GatedDeltaShape& s, int thread, int head, int part, int parts) {
     at = 2 * thread;
-    const int key_head = head / (s.num_value_heads / s.num_key_heads);
+    const int key_head = s.key_head(head);
     const int columns = s.value_dim / parts;
     const int keys = 2 * s.key_dim;
     const int first = part * columns;

@@ -2,10 +2,14 @@
 #include "kernels/linear/linear.h"
 
 #include "base/check.h"
+#include "base/math.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/linear/cublaslt/cublaslt.h"
 #include "kernels/linear/float32/f32_gemm.h"
+#include "kernels/linear/fp8/round_inputs.h"
+#include "kernels/linear/fp8/sm90_fp8_gemm.h"
+#include "kernels/linear/fp8/sm90_fp8_large.h"
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/linear_plan.h"
@@ -200,6 +204,77 @@ void run_sm90_quant_large(Stream& stream, const LinearArgs& args) {
   }
 }
 
+// Whether tiles of many rows take less time than blocks of rows. A sum of many rows does not begin the next norm, which is
+// then a kernel of its own.
+bool takes_large_tiles(const Sm90GemmArgs& args,
+                       const PackedWeight& weight,
+                       const Sm90Fp8Plan& small,
+                       const Sm90Fp8LargePlan& large,
+                       int32_t num_sms) {
+  const double norm_us = args.next_weight != nullptr ? 2.5 : 0.0;
+  return args.m > kMaxSm90GemmRows && sm90_fp8_large_takes(args) &&
+         sm90_fp8_large_us(large, weight, args.m, num_sms) + norm_us <
+             sm90_fp8_us(small, args.m, args.n, args.k, num_sms);
+}
+
+// Rounds the inputs of as many rows as scratch holds, multiplies them, and goes on with the next. One row is rounded by the
+// product's kernel.
+void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
+  const int32_t num_sms = stream.device().facts().num_sms;
+  const PackedWeight& weight = args.segments[0].w;
+  const Sm90GemmArgs all = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
+  if (all.m == 1) {
+    sm90_fp8_gemm(stream, {all, {}}, weight, sm90_fp8_plan(weight, 1, num_sms));
+    return;
+  }
+  WR_CHECK(args.scratch != nullptr);
+  const auto row_bytes = static_cast<int64_t>(f8_rows_bytes(weight.inputs, 128, weight.k) / 128);
+  const auto fit = static_cast<int64_t>(linear_scratch_bytes(all.m, weight.k)) / row_bytes - 128;
+  WR_CHECK_GE(fit, 128);
+  const int64_t num_parts = ceil_div<int64_t>(all.m, fit);
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const int64_t first = all.m * part / num_parts;
+    Sm90GemmArgs rows = all;
+    rows.m = static_cast<int32_t>(all.m * (part + 1) / num_parts - first);
+    rows.x = static_cast<const std::byte*>(all.x) + first * all.x_stride * 2;
+    rows.y = static_cast<std::byte*>(all.y) + first * all.y_stride * (all.y_f32 ? 4 : 2);
+    // More than one part has more rows than have quartered sums.
+    rows.squares = all.squares == nullptr ? nullptr : all.squares + first * (all.k / 64);
+    if (all.next_weight != nullptr) {
+      rows.next_x = static_cast<std::byte*>(all.next_x) + first * all.n * 2;
+      rows.next_squares = all.next_squares + first * (all.n / 64);
+    }
+    RoundInputsArgs round;
+    round.x = rows.x;
+    round.x_stride = rows.x_stride;
+    round.squares = rows.squares;
+    round.norm_eps = rows.norm_eps;
+    round.inputs = weight.inputs;
+    round.input_scale = weight.input_scale;
+    round.m = rows.m;
+    round.k = rows.k;
+    round.out = f8_rows_at(args.scratch, weight.inputs, rows.m, rows.k);
+    round_inputs(stream, round);
+    const Sm90Fp8Plan small = sm90_fp8_plan(weight, rows.m, num_sms);
+    const Sm90Fp8LargePlan large = sm90_fp8_large_plan(weight, rows.m, num_sms);
+    if (!takes_large_tiles(rows, weight, small, large, num_sms)) {
+      sm90_fp8_gemm(stream, {rows, round.out}, weight, small);
+      continue;
+    }
+    HalfNorm next;
+    if (args.next_norm != nullptr) {
+      next = *args.next_norm;
+      next.rows = next.rows.rows(first, rows.m);
+      next.squares = rows.next_squares;
+      rows.next_weight = nullptr;
+    }
+    sm90_fp8_gemm_large(stream, {rows, round.out}, weight, large);
+    if (args.next_norm != nullptr) {
+      begin_norm(stream, args.y.rows(first, rows.m).f32(), next);
+    }
+  }
+}
+
 void run_library(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -312,6 +387,8 @@ void linear(Stream& stream, const LinearArgs& args) {
       return run_sm90_quant(stream, args);
     case LinearPath::kSm90QuantLarge:
       return run_sm90_quant_large(stream, args);
+    case LinearPath::kSm90Fp8:
+      return run_sm90_fp8(stream, args);
   }
 }
 

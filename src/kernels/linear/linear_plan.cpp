@@ -93,6 +93,9 @@ LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceF
   if (shape.weights == PackedKind::kF32) {
     return LinearPath::kF32Gemm;
   }
+  if (shape.weights == PackedKind::kF8F8) {
+    return LinearPath::kSm90Fp8;
+  }
   if (shape.weights != PackedKind::kBF16) {
     return takes_dequantised_rows(shape, num_rows) ? LinearPath::kSm90QuantLarge
                                                    : LinearPath::kSm90Quant;

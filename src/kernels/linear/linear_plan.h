@@ -27,7 +27,8 @@ enum class LinearPath : uint8_t {
   kLibrary,
   kF32Gemm,
   kSm90Quant,
-  kSm90QuantLarge  // to bf16, then kSm90LargeGemm
+  kSm90QuantLarge,  // to bf16, then kSm90LargeGemm
+  kSm90Fp8
 };
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 

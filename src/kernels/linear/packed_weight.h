@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/f8_inputs.h"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -14,7 +16,8 @@ namespace warprow {
 //   make 2 * number + 12, so the zero point is 12; CUDA: in tiles (kernels/experts/mxfp4_tiles.h), experts only.
 //  kF8: e4m3 numbers with a float32 scale for each group. CUDA only, in tiles (kernels/linear/quant/quant_tiles.h), which
 //   kQ4 and kQ8 have there too.
-enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4, kF8 };
+//  kF8F8: e4m3 numbers whose products have e4m3 inputs (F8Inputs). CUDA only (kernels/linear/fp8/fp8_tiles.h).
+enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4, kF8, kF8F8 };
 
 // Storage format of the scales and biases of a quantised matrix.
 //  kF16: an IEEE half for each group.
@@ -34,6 +37,9 @@ struct PackedWeight {
   int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, kMxfp4 12, or 0
   int32_t group = 32;  // quantised: inputs per scale; kQ6 16, else 32; on CUDA 32, 64 or 128
   bool has_zero_points = false;  // CUDA: every group has one of its own, instead of zero_point
+  // Of kF8F8, and on a CPU of kF32 with ActFormat::kF32: how a product's inputs are rounded. Else kNone.
+  F8Inputs inputs = F8Inputs::kNone;
+  float input_scale = 1.0F;  // F8Inputs::kStatic
   int32_t n = 0;
   int32_t k = 0;
   const std::byte* data = nullptr;

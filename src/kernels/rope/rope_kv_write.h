@@ -21,8 +21,9 @@ namespace warprow {
 // Mapping: CPU: tokens in parallel, lanes along the head.
 // Bytes moved: 8 * T * (Hq + Hkv) * head_dim_k + T * Hkv * (head_dim_k + head_dim_v) * cache element.
 // Numerics: float32 without fused multiply-add, to round as transformers does; bf16 cache elements are
-//   rounded to nearest even.
-// Preconditions: q and k are rotated in place; rot_dim is even and at most head_dim_k, 0 for no rotation.
+//   rounded to nearest even. An 8-bit cache gets x / scale of the KV head, rounded to nearest even; beyond the
+//   largest number it gets that, and NaN stays NaN.
+// Preconditions: q and k are rotated in place, and v is normalised in place; rot_dim is even and at most head_dim_k, 0 for no rotation.
 //   Slot -1 is padding: nothing is written to the cache for it. Without KV heads q alone is rotated.
 // Origin: Su et al., "RoFormer", 2021 (interleaved); the half-split order is GPT-NeoX's.
 struct RopeKvWriteArgs {

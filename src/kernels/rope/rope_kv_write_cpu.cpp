@@ -2,6 +2,7 @@
 #include "kernels/rope/rope_kv_write.h"
 
 #include "device/cpu/cpu_stream.h"
+#include "kernels/attention/cpu/kind_of_cache.h"
 #include "kernels/rope/rope_kv_write_loops.h"
 
 namespace warprow::cpu {
@@ -13,7 +14,7 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
               int64_t{args.num_q_heads + kv.num_kv_heads} * kv.head_dim_k +
                   int64_t{kv.num_kv_heads} * kv.head_dim_v);
   WR_CHECK_EQ(args.slot_mapping.shape[0], tokens);
-  WR_CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
+  WR_CHECK(!is_f8(kv.dtype) || (kv.k_scales != nullptr && kv.v_scales != nullptr));
   WR_CHECK(args.rot_dim % 2 == 0);
   WR_CHECK_LE(args.rot_dim, kv.head_dim_k);
   if (args.rot_dim > 0) {
@@ -45,6 +46,8 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
       .v_norm = args.v_norm.data,
       .k_cache = kv.k,
       .v_cache = kv.v,
+      .k_scales = kv.k_scales,
+      .v_scales = kv.v_scales,
       .block_stride = kv.block_stride,
       .head_stride = kv.head_stride,
       .token_stride = kv.token_stride,
@@ -55,7 +58,7 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
       .head_dim_v = kv.head_dim_v,
       .rot_dim = args.rot_dim,
       .norm_eps = args.norm_eps,
-      .bf16 = kv.dtype == DType::kBF16,
+      .kind = cache_kind(kv.dtype),
       .interleaved = args.interleaved,
   };
   const auto run_tokens = WR_ISA_PICK(rope_kv_write_tokens);

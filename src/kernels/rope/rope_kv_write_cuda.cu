@@ -2,14 +2,16 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/rope/rope_kv_write.h"
 
 #include <algorithm>
+#include <type_traits>
 
 // Formula, shapes, preconditions: rope_kv_write.h. qkv and the cache are both bf16 or both
-// float32.
+// float32, or the cache has 8-bit floats.
 // Mapping: 8, 16 or 32 adjacent lanes share a head, with four pairs or eight elements each. A CTA of 128
 //   threads takes 16, 8 or 4 heads of one token; with many tokens, twice as many. Shapes that do not fit,
 //   and float32: a warp a head, one element at a time.
@@ -21,7 +23,13 @@ namespace {
 
 constexpr int kThreads = 128;
 
-template <typename T>
+// A cache element of 8 bits, of either format.
+struct F8 {
+  uint8_t bits;
+};
+
+// T: of qkv; C: of the cache.
+template <typename T, typename C>
 struct Heads {
   T* qkv;
   int64_t qkv_stride;
@@ -33,8 +41,10 @@ struct Heads {
   const float* q_norm;  // null: none
   const float* k_norm;
   const float* v_norm;
-  T* k_cache;
-  T* v_cache;
+  C* k_cache;
+  C* v_cache;
+  const float* k_scales;  // with F8
+  const float* v_scales;
   int64_t block_stride;
   int64_t head_stride;
   int64_t token_stride;
@@ -45,22 +55,27 @@ struct Heads {
   int32_t dim_v;
   int32_t rot_dim;
   float norm_eps;
+  bool e5m2;  // F8's format
 };
 
 // One head of a token, in qkv and in the cache. Heads are numbered q, then k, then v.
-template <typename T>
+template <typename T, typename C>
 struct Head {
   T* at;
-  T* cache;  // null: not written to the cache
+  C* cache;  // null: not written to the cache
   const float* norm;
   int32_t dim;
   bool rotated;
+  const float* scale;  // with F8
+
+  // Whether the row gets the result too.
+  [[nodiscard]] __device__ bool changes() const { return rotated || norm != nullptr; }
 };
 
-template <typename T>
-__device__ __forceinline__ Head<T> head_of(const Heads<T>& a, T* row, int64_t slot, int h) {
+template <typename T, typename C>
+__device__ __forceinline__ Head<T, C> head_of(const Heads<T, C>& a, T* row, int64_t slot, int h) {
   const int num_rotated = a.num_q_heads + a.num_kv_heads;
-  Head<T> head{row + int64_t{h} * a.dim_k, nullptr, nullptr, a.dim_k, true};
+  Head<T, C> head{row + int64_t{h} * a.dim_k, nullptr, nullptr, a.dim_k, true, nullptr};
   if (h < a.num_q_heads) {
     head.norm = a.q_norm;
     return head;
@@ -73,6 +88,7 @@ __device__ __forceinline__ Head<T> head_of(const Heads<T>& a, T* row, int64_t sl
   if (h < num_rotated) {
     head.norm = a.k_norm;
     head.cache = slot < 0 ? nullptr : a.k_cache + in_cache(h - a.num_q_heads);
+    head.scale = a.k_scales + (h - a.num_q_heads);
     return head;
   }
   const int v_head = h - num_rotated;
@@ -80,7 +96,8 @@ __device__ __forceinline__ Head<T> head_of(const Heads<T>& a, T* row, int64_t sl
           slot < 0 ? nullptr : a.v_cache + in_cache(v_head),
           a.v_norm,
           a.dim_v,
-          false};
+          false,
+          a.v_scales + v_head};
 }
 
 // A lane's eight elements of a head, as two quads. If rope pairs halves, a lane of the rotated part has four
@@ -90,7 +107,8 @@ struct Quads {
   int low;
   int high;
 
-  __device__ __forceinline__ Quads(const Heads<Bf16>& a, const Head<Bf16>& head, int lane) {
+  template <typename C>
+  __device__ __forceinline__ Quads(const Heads<Bf16, C>& a, const Head<Bf16, C>& head, int lane) {
     const bool halves = !kInterleaved && head.rotated && lane * kVec < a.rot_dim;
     low = halves ? lane * 4 : lane * kVec;
     high = low + (halves ? a.rot_dim / 2 : 4);
@@ -109,6 +127,20 @@ struct Quads {
   __device__ __forceinline__ void store(Bf16* at, const uint4& raw) const {
     *reinterpret_cast<uint2*>(at + low) = {raw.x, raw.y};
     *reinterpret_cast<uint2*>(at + high) = {raw.z, raw.w};
+  }
+  __device__ __forceinline__ void store(F8* at,
+                                        const float (&x)[kVec],
+                                        float scale,
+                                        bool e5m2) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float* four = x + 4 * i;
+      const uint32_t first =
+          f8_of_floats(__fdiv_rn(four[0], scale), __fdiv_rn(four[1], scale), e5m2);
+      const uint32_t second =
+          f8_of_floats(__fdiv_rn(four[2], scale), __fdiv_rn(four[3], scale), e5m2);
+      *reinterpret_cast<uint32_t*>(at + (i == 0 ? low : high)) = first | second << 16;
+    }
   }
 };
 
@@ -130,9 +162,9 @@ __device__ __forceinline__ float norm_factor(float squares, int32_t dim, float e
   return 1.0F / sqrtf(squares / static_cast<float>(dim) + eps);
 }
 
-template <int kLanes>
-__device__ __forceinline__ void norm_head(const Heads<Bf16>& a,
-                                          const Head<Bf16>& head,
+template <int kLanes, typename C>
+__device__ __forceinline__ void norm_head(const Heads<Bf16, C>& a,
+                                          const Head<Bf16, C>& head,
                                           const float (&weight)[kVec],
                                           float (&x)[kVec]) {
   float squares = 0.0F;
@@ -149,21 +181,22 @@ __device__ __forceinline__ void norm_head(const Heads<Bf16>& a,
 
 // A group of lanes takes kRounds heads, and loads all of them before it processes the first. The norms'
 // weights, which no kernel writes, are loaded before griddepcontrol.wait.
-template <bool kInterleaved, int kLanes, int kRounds>
-__global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
+template <bool kInterleaved, int kLanes, int kRounds, typename C>
+__global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
+  constexpr bool kF8 = std::is_same_v<C, F8>;
   constexpr int kHeads = kThreads / kLanes;
   const int group = static_cast<int>(blockIdx.y * kRounds * kHeads + threadIdx.x / kLanes);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int num_heads = a.num_q_heads + 2 * a.num_kv_heads;
   Bf16* row = a.qkv + blockIdx.x * a.qkv_stride;
   // Lanes without a head stay active to the end, for the shuffles.
-  const auto active = [&](const Head<Bf16>& head, int r) {
+  const auto active = [&](const Head<Bf16, C>& head, int r) {
     return group + r * kHeads < num_heads && lane * kVec < head.dim;
   };
   float weight[kRounds][kVec] = {};
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const Head<Bf16> head = head_of(a, row, -1, group + r * kHeads);
+    const Head<Bf16, C> head = head_of(a, row, -1, group + r * kHeads);
     if (active(head, r) && head.norm != nullptr) {
       Quads<kInterleaved>(a, head, lane).load(head.norm, weight[r]);
     }
@@ -174,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
   uint4 raw[kRounds] = {};
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const Head<Bf16> head = head_of(a, row, -1, group + r * kHeads);
+    const Head<Bf16, C> head = head_of(a, row, -1, group + r * kHeads);
     if (active(head, r)) {
       raw[r] = Quads<kInterleaved>(a, head, lane).load(head.at);
     }
@@ -189,10 +222,10 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
   }
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const Head<Bf16> head = head_of(a, row, slot, group + r * kHeads);
+    const Head<Bf16, C> head = head_of(a, row, slot, group + r * kHeads);
     const Quads<kInterleaved> quads(a, head, lane);
-    if (norms || head.rotated) {
-      float x[kVec];
+    float x[kVec];
+    if (kF8 || norms || head.rotated) {
       unpack8(raw[r], x);
       if (norms) {
         norm_head<kLanes>(a, head, weight[r], x);
@@ -202,18 +235,22 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
       }
       raw[r] = pack8(x);
     }
-    if (active(head, r) && head.rotated) {
+    if (active(head, r) && head.changes()) {
       quads.store(head.at, raw[r]);
     }
     if (active(head, r) && head.cache != nullptr) {
-      quads.store(head.cache, raw[r]);
+      if constexpr (kF8) {
+        quads.store(head.cache, x, *head.scale, a.e5m2);
+      } else {
+        quads.store(head.cache, raw[r]);
+      }
     }
   }
 }
 
 // For any dimensions and alignment: a warp a head.
-template <bool kInterleaved, typename T>
-__global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T> a) {
+template <bool kInterleaved, typename T, typename C>
+__global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T, C> a) {
   pdl_wait();
   pdl_release();
   const auto h = static_cast<int>(blockIdx.y * (kThreads / 32) + threadIdx.x / 32);
@@ -221,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T> a) {
   if (h >= a.num_q_heads + 2 * a.num_kv_heads) {
     return;
   }
-  const Head<T> head = head_of(a, a.qkv + blockIdx.x * a.qkv_stride, a.slots[blockIdx.x], h);
+  const Head<T, C> head = head_of(a, a.qkv + blockIdx.x * a.qkv_stride, a.slots[blockIdx.x], h);
   float factor = 1.0F;
   if (head.norm != nullptr) {
     float squares = 0.0F;
@@ -236,11 +273,16 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T> a) {
     return head.norm != nullptr ? v * factor * head.norm[i] : v;
   };
   const auto put = [&](int i, float v) {
-    if (head.rotated) {
+    if (head.changes()) {
       store(head.at + i, v);
     }
     if (head.cache != nullptr) {
-      store(head.cache + i, v);
+      if constexpr (std::is_same_v<C, F8>) {
+        head.cache[i].bits =
+            static_cast<uint8_t>(f8_of_floats(__fdiv_rn(v, *head.scale), 0.0F, a.e5m2));
+      } else {
+        store(head.cache + i, v);
+      }
     }
   };
   const int half = head.rotated ? a.rot_dim / 2 : 0;
@@ -271,20 +313,23 @@ bool fits_vec(const RopeKvWriteArgs& args) {
          rows_fit_vec(args.v_norm.data, 0, sizeof(float)) &&
          rows_fit_vec(kv.k, kv.block_stride, sizeof(Bf16)) &&
          rows_fit_vec(kv.v, kv.head_stride, sizeof(Bf16)) &&
-         rows_fit_vec(kv.v, kv.token_stride, sizeof(Bf16));
+         rows_fit_vec(kv.v, kv.token_stride, sizeof(Bf16));  // more than an 8-bit cache needs
 }
 
-template <bool kInterleaved, int kLanes, int kRounds>
-void launch_rounds(Stream& stream, const Heads<Bf16>& heads, unsigned tokens) {
+template <bool kInterleaved, int kLanes, int kRounds, typename C>
+void launch_rounds(Stream& stream, const Heads<Bf16, C>& heads, unsigned tokens) {
   constexpr int kHeads = kThreads / kLanes * kRounds;
   const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
   const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kHeads)));
-  launch(
-      stream, "rope_kv_write", {grid, kThreads}, write_heads<kInterleaved, kLanes, kRounds>, heads);
+  launch(stream,
+         "rope_kv_write",
+         {grid, kThreads},
+         write_heads<kInterleaved, kLanes, kRounds, C>,
+         heads);
 }
 
-template <bool kInterleaved, int kLanes>
-void launch_lanes(Stream& stream, const Heads<Bf16>& heads, unsigned tokens) {
+template <bool kInterleaved, int kLanes, typename C>
+void launch_lanes(Stream& stream, const Heads<Bf16, C>& heads, unsigned tokens) {
   constexpr unsigned kManyTokens = 512;
   if (tokens < kManyTokens) {
     launch_rounds<kInterleaved, kLanes, 1>(stream, heads, tokens);
@@ -293,20 +338,21 @@ void launch_lanes(Stream& stream, const Heads<Bf16>& heads, unsigned tokens) {
   }
 }
 
-template <bool kInterleaved, typename T>
-void launch_any_dim(Stream& stream, const Heads<T>& heads, unsigned tokens) {
+template <bool kInterleaved, typename T, typename C>
+void launch_any_dim(Stream& stream, const Heads<T, C>& heads, unsigned tokens) {
   const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
   const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kThreads / 32)));
-  launch(stream, "rope_kv_write", {grid, kThreads}, write_heads_of_any_dim<kInterleaved, T>, heads);
+  launch(
+      stream, "rope_kv_write", {grid, kThreads}, write_heads_of_any_dim<kInterleaved, T, C>, heads);
 }
 
-template <bool kInterleaved>
-void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<float>& heads) {
+template <bool kInterleaved, typename C>
+void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<float, C>& heads) {
   launch_any_dim<kInterleaved>(stream, heads, static_cast<unsigned>(args.qkv.shape[0]));
 }
 
-template <bool kInterleaved>
-void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<Bf16>& heads) {
+template <bool kInterleaved, typename C>
+void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<Bf16, C>& heads) {
   const auto tokens = static_cast<unsigned>(args.qkv.shape[0]);
   if (!fits_vec(args)) {
     launch_any_dim<kInterleaved>(stream, heads, tokens);
@@ -329,7 +375,11 @@ void check_shapes(const RopeKvWriteArgs& args) {
               int64_t{args.num_q_heads + kv.num_kv_heads} * kv.head_dim_k +
                   int64_t{kv.num_kv_heads} * kv.head_dim_v);
   WR_CHECK_EQ(args.slot_mapping.shape[0], tokens);
-  WR_CHECK(args.qkv.dtype == kv.dtype && (kv.dtype == DType::kBF16 || kv.dtype == DType::kF32));
+  WR_CHECK(args.qkv.dtype == DType::kBF16 || args.qkv.dtype == DType::kF32);
+  WR_CHECK(args.qkv.dtype == kv.dtype || (is_f8(kv.dtype) && args.qkv.dtype == DType::kBF16 &&
+                                          kv.k_scales != nullptr && kv.v_scales != nullptr),
+           "KV {}",
+           dtype_name(kv.dtype));
   WR_CHECK(args.rot_dim % 2 == 0);
   WR_CHECK_LE(args.rot_dim, kv.head_dim_k);
   if (args.rot_dim > 0) {
@@ -343,10 +393,10 @@ void check_shapes(const RopeKvWriteArgs& args) {
   WR_CHECK(args.v_norm.empty() || args.v_norm.shape[0] == kv.head_dim_v);
 }
 
-template <typename T>
+template <typename T, typename C>
 void write_as(Stream& stream, const RopeKvWriteArgs& args) {
   const KvLayerView& kv = args.kv;
-  const Heads<T> heads{
+  const Heads<T, C> heads{
       .qkv = static_cast<T*>(args.qkv.data),
       .qkv_stride = args.qkv.stride,
       .cos = args.cos.data,
@@ -357,8 +407,10 @@ void write_as(Stream& stream, const RopeKvWriteArgs& args) {
       .q_norm = args.q_norm.data,
       .k_norm = args.k_norm.data,
       .v_norm = args.v_norm.data,
-      .k_cache = reinterpret_cast<T*>(kv.k),
-      .v_cache = reinterpret_cast<T*>(kv.v),
+      .k_cache = reinterpret_cast<C*>(kv.k),
+      .v_cache = reinterpret_cast<C*>(kv.v),
+      .k_scales = kv.k_scales,
+      .v_scales = kv.v_scales,
       .block_stride = kv.block_stride,
       .head_stride = kv.head_stride,
       .token_stride = kv.token_stride,
@@ -369,6 +421,7 @@ void write_as(Stream& stream, const RopeKvWriteArgs& args) {
       .dim_v = kv.head_dim_v,
       .rot_dim = args.rot_dim,
       .norm_eps = args.norm_eps,
+      .e5m2 = kv.dtype == DType::kF8E5M2,
   };
   if (args.interleaved) {
     launch_heads<true>(stream, args, heads);
@@ -384,10 +437,12 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
   if (args.qkv.shape[0] == 0) {
     return;
   }
-  if (args.kv.dtype == DType::kF32) {
-    write_as<float>(stream, args);
+  if (args.qkv.dtype == DType::kF32) {
+    write_as<float, float>(stream, args);
+  } else if (is_f8(args.kv.dtype)) {
+    write_as<Bf16, F8>(stream, args);
   } else {
-    write_as<Bf16>(stream, args);
+    write_as<Bf16, Bf16>(stream, args);
   }
 }
 

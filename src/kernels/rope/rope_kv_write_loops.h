@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/attention/cpu/cache_kind.h"
 #include "kernels/simd/dispatch.h"
 
 #include <cstdint>
@@ -21,6 +22,8 @@ struct RopeKvLoop {
   const float* v_norm;
   void* k_cache;
   void* v_cache;
+  const float* k_scales;  // of an 8-bit cache
+  const float* v_scales;
   int64_t block_stride;
   int64_t head_stride;
   int64_t token_stride;
@@ -31,7 +34,7 @@ struct RopeKvLoop {
   int32_t head_dim_v;
   int32_t rot_dim;
   float norm_eps;
-  bool bf16;
+  CacheKind kind;
   bool interleaved;
 };
 

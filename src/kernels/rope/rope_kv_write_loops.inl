@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rope/rope_kv_write_loops.h"
+#include "kernels/simd/float8.inl"
 #include "kernels/simd/norm_row.inl"
 
 namespace warprow::cpu {
@@ -45,11 +46,32 @@ inline void write_bf16(uint16_t* out, const float* x, int n) {
   }
 }
 
-inline void write_head(void* cache, int64_t at, const float* x, int n, bool bf16) {
-  if (bf16) {
-    write_bf16(static_cast<uint16_t*>(cache) + at, x, n);
-  } else {
-    __builtin_memcpy(static_cast<float*>(cache) + at, x, static_cast<unsigned>(n) * sizeof(float));
+template <typename F8>
+inline void write_f8(uint8_t* out, const float* x, int n, float scale) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    store(out + i, to_f8<F8>(load(x + i) / scale));
+  }
+  if (i < n) {
+    const VecB rest = to_f8<F8>(load_n(x + i, n - i, 0.0F) / scale);
+    __builtin_memcpy(out + i, &rest, static_cast<unsigned>(n - i));
+  }
+}
+
+// scales: of an 8-bit cache, by head.
+inline void write_head(
+    CacheKind kind, void* cache, int64_t at, const float* x, int n, const float* scales, int head) {
+  switch (kind) {
+    case CacheKind::kF32:
+      __builtin_memcpy(
+          static_cast<float*>(cache) + at, x, static_cast<unsigned>(n) * sizeof(float));
+      return;
+    case CacheKind::kBF16:
+      return write_bf16(static_cast<uint16_t*>(cache) + at, x, n);
+    case CacheKind::kF8E4M3:
+      return write_f8<E4M3>(static_cast<uint8_t*>(cache) + at, x, n, scales[head]);
+    case CacheKind::kF8E5M2:
+      return write_f8<E5M2>(static_cast<uint8_t*>(cache) + at, x, n, scales[head]);
   }
 }
 
@@ -89,9 +111,9 @@ void WR_ISA_NAME(rope_kv_write_tokens)(const RopeKvLoop& a, int64_t begin, int64
     }
     const int64_t at = slot / a.block_size * a.block_stride + slot % a.block_size * a.token_stride;
     for (int h = 0; h < a.num_kv_heads; ++h) {
-      write_head(a.k_cache, at + h * a.head_stride, keys + h * a.head_dim_k, a.head_dim_k, a.bf16);
-      write_head(
-          a.v_cache, at + h * a.head_stride, values + h * a.head_dim_v, a.head_dim_v, a.bf16);
+      const int64_t to = at + h * a.head_stride;
+      write_head(a.kind, a.k_cache, to, keys + h * a.head_dim_k, a.head_dim_k, a.k_scales, h);
+      write_head(a.kind, a.v_cache, to, values + h * a.head_dim_v, a.head_dim_v, a.v_scales, h);
     }
   }
 }

@@ -2,6 +2,8 @@
 #include "models/arch/delta_layers.h"
 
 #include "models/arch/expert_layers.h"
+#include "models/arch/predictors.h"
+#include "models/weight_names.h"
 
 #include <algorithm>
 #include <string>
@@ -15,20 +17,54 @@ namespace {
 struct DeltaField {
   int32_t GatedDeltaShape::* field;
   const char* key;
-  int32_t fallback;
+  const char* gguf_key;
+  int32_t fallback;  // of config.json
 };
 
 constexpr DeltaField kFields[] = {
-    {&GatedDeltaShape::num_key_heads, "linear_num_key_heads", 16},
-    {&GatedDeltaShape::num_value_heads, "linear_num_value_heads", 32},
-    {&GatedDeltaShape::key_dim, "linear_key_head_dim", 128},
-    {&GatedDeltaShape::value_dim, "linear_value_head_dim", 128},
-    {&GatedDeltaShape::conv_len, "linear_conv_kernel_dim", 4},
+    {&GatedDeltaShape::num_key_heads, "linear_num_key_heads", "ssm.group_count", 16},
+    {&GatedDeltaShape::num_value_heads, "linear_num_value_heads", "ssm.time_step_rank", 32},
+    {&GatedDeltaShape::key_dim, "linear_key_head_dim", "ssm.state_size", 128},
+    {&GatedDeltaShape::value_dim, "linear_value_head_dim", "ssm.inner_size", 128},
+    {&GatedDeltaShape::conv_len, "linear_conv_kernel_dim", "ssm.conv_kernel", 4},
 };
+
+Result<DeltaSpec> read_delta(const ModelMetadata& metadata) {
+  DeltaSpec delta;
+  for (const DeltaField& field : kFields) {
+    auto value = metadata.is_gguf() ? metadata.require_count(field.key, field.gguf_key)
+                                    : metadata.count_or(field.key, field.gguf_key, field.fallback);
+    if (!value) {
+      return tl::unexpected(value.error());
+    }
+    delta.*field.field = *value;
+  }
+  if (!metadata.is_gguf()) {
+    return delta;
+  }
+  if (delta.value_dim % delta.num_value_heads != 0) {  // inner_size is that of all heads
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("model config: ssm.inner_size {} is no multiple of ssm.time_step_rank {}",
+                    delta.value_dim,
+                    delta.num_value_heads));
+  }
+  delta.value_dim /= delta.num_value_heads;
+  return delta;
+}
 
 // By layer: linear_attention or full_attention.
 Result<std::vector<std::string>> kinds_of_layers(const ModelMetadata& metadata,
                                                  const DecoderSpec& spec) {
+  if (metadata.is_gguf()) {
+    std::vector<std::string> by_tensors;
+    for (int32_t l = 0; l < spec.num_layers; ++l) {
+      const bool linear =
+          metadata.checkpoint().find(layer_name(spec.names.delta_rate, l)) != nullptr;
+      by_tensors.emplace_back(linear ? "linear_attention" : "full_attention");
+    }
+    return by_tensors;
+  }
   auto types = metadata.layer_types();
   if (!types) {
     return types;
@@ -62,19 +98,14 @@ Result<std::vector<std::string>> kinds_of_layers(const ModelMetadata& metadata,
 }  // namespace
 
 Result<void> read_delta_layers(const ModelMetadata& metadata, bool by_key_head, DecoderSpec& spec) {
-  DeltaSpec delta;
-  delta.by_key_head = by_key_head;
-  for (const DeltaField& field : kFields) {
-    auto value = metadata.count_or(field.key, "", field.fallback);
-    if (!value) {
-      return tl::unexpected(value.error());
-    }
-    delta.*field.field = *value;
+  auto delta = read_delta(metadata);
+  if (auto left_out = leave_out_predictors(metadata, spec); !left_out) {
+    return left_out;
   }
   auto bias = metadata.bool_or("attention_bias", false);
   auto kinds = kinds_of_layers(metadata, spec);
-  if (!bias || !kinds) {
-    return tl::unexpected(!bias ? bias.error() : kinds.error());
+  if (!delta || !bias || !kinds) {
+    return tl::unexpected(!delta ? delta.error() : !bias ? bias.error() : kinds.error());
   }
   if (spec.layers.front().ffn.activation != Activation::kSilu) {
     return fail(ErrorCode::kUnsupported,
@@ -82,20 +113,31 @@ Result<void> read_delta_layers(const ModelMetadata& metadata, bool by_key_head, 
   }
   spec.qkv_bias = *bias;
   spec.o_bias = *bias;
-  spec.norm_offset = 1.0F;
+  const bool gguf = metadata.is_gguf();
+  spec.norm_offset = gguf ? 0.0F : 1.0F;
+  delta->ba_by_key_head = by_key_head;
+  delta->qkvz_by_key_head = by_key_head;
+  if (gguf) {
+    spec.names.ffn_norm = "blk.{}.post_attention_norm.weight";
+    delta->qkvz_by_key_head =
+        by_key_head && metadata.checkpoint().find(layer_name(spec.names.delta_qkvz, 0)) != nullptr;
+    delta->has_rates = true;
+    delta->tiled = !by_key_head && delta->num_value_heads > delta->num_key_heads;
+  }
   for (size_t l = 0; l < spec.layers.size(); ++l) {
     LayerSpec& layer = spec.layers[l];
     layer.attention.qk_norm = true;
     layer.attention.output_gate = true;
     if ((*kinds)[l] == "linear_attention") {
-      layer.delta = delta;
+      layer.delta = *delta;
     }
   }
   return {};
 }
 
 Result<void> read_hybrid_experts(const ModelMetadata& metadata, DecoderSpec& spec) {
-  auto shared = metadata.require_count("shared_expert_intermediate_size", "");
+  auto shared = metadata.require_count("shared_expert_intermediate_size",
+                                       "expert_shared_feed_forward_length");
   auto normalised = metadata.bool_or("norm_topk_prob", true);
   if (!shared || !normalised) {
     return tl::unexpected(!shared ? shared.error() : normalised.error());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/arch/arch.h"
 #include "models/arch/expert_layers.h"
+#include "models/arch/predictors.h"
 #include "models/rope_metadata.h"
 
 #include <cmath>
@@ -52,23 +53,6 @@ Result<void> read_attention(const ModelMetadata& metadata, DecoderSpec& spec) {
     }
     spec.ropes.front().rot_dim = *dims;
   }
-  return {};
-}
-
-// The layers that predict further tokens follow the model's own, and are not read. GGUF counts them among the layers.
-Result<void> leave_out_predictors(const ModelMetadata& metadata, DecoderSpec& spec) {
-  auto more = metadata.number_or("", "nextn_predict_layers", 0);
-  if (!more) {
-    return tl::unexpected(more.error());
-  }
-  if (*more >= spec.num_layers) {
-    return fail(
-        ErrorCode::kCorrupt,
-        fmt::format(
-            "model config: nextn_predict_layers is {} of {} layers", *more, spec.num_layers));
-  }
-  spec.num_layers -= *more;
-  spec.layers.resize(static_cast<size_t>(spec.num_layers));
   return {};
 }
 

@@ -19,6 +19,7 @@
 namespace warprow {
 namespace {
 
+constexpr uint64_t kMostDrafts = 64;                     // above any num_proposals
 constexpr int32_t kLongest = DraftInputs::query_len(0);  // tokens of a row in a forward, at most
 
 // What the draft model's own forwards take at most.
@@ -43,7 +44,6 @@ class ModelDrafts final : public RunnerFeature {
   ModelDrafts(const RunnerParts& parts, const DraftModel& draft)
       : model_(*draft.model),
         first_layer_(draft.first_layer),
-        num_drafts_(draft.num_drafts),
         max_num_seqs_(parts.limits.max_num_seqs),
         kv_cache_(parts.kv_cache),
         step_inputs_(*parts.inputs),
@@ -81,16 +81,19 @@ class ModelDrafts final : public RunnerFeature {
       const auto padded = std::bit_ceil(static_cast<uint32_t>(std::max(batch.num_rows, 1)));
       num_rows_ = std::min(static_cast<int32_t>(padded), max_num_seqs_);
     }
-    if (batch.num_logits == 0) {
+    num_proposals_ = batch.num_proposals;
+    if (batch.num_logits == 0 || num_proposals_ == 0) {
       num_rows_ = 0;
     }
   }
   [[nodiscard]] uint64_t graph_key(StepPart part) const override {
-    return part == StepPart::kSample ? static_cast<uint64_t>(num_rows_) : 0;
+    return part == StepPart::kSample ? static_cast<uint64_t>(num_rows_) * kMostDrafts +
+                                           static_cast<uint64_t>(num_proposals_)
+                                     : 0;
   }
 
   void after_forward(Stream& stream, const InputBatch& batch) override {
-    if (batch.num_prefill_rows == 0) {
+    if (batch.num_prefill_rows == 0 || batch.num_proposals == 0) {
       return;
     }
     forward(stream, batch, step_inputs_);
@@ -105,7 +108,7 @@ class ModelDrafts final : public RunnerFeature {
     mine.device = batch.device;
     mine.device.idx_mapping = idx_mapping_;
     mine.device.query_start_loc = query_start_loc_;
-    for (int32_t made = 0; made < num_drafts_; ++made) {
+    for (int32_t made = 0; made < num_proposals_; ++made) {
       mine.decode_len = DraftInputs::query_len(made);
       mine.num_toks = mine.num_toks_padded = mine.num_decode_toks = num_rows_ * mine.decode_len;
       ops_.draft_inputs(stream, inputs_of(batch, made));
@@ -166,7 +169,7 @@ class ModelDrafts final : public RunnerFeature {
 
   Model& model_;
   int32_t first_layer_;
-  int32_t num_drafts_;
+  int32_t num_proposals_ = 0;  // of this step
   int32_t max_num_seqs_;
   const KvCache* const* kv_cache_;
   const InputBuffers& step_inputs_;

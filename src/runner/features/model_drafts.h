@@ -9,12 +9,14 @@
 
 namespace warprow {
 
-// A smaller model that drafts for the runner's. The worker owns both.
+class EagleHead;
+
+// A smaller model, or a head, that drafts for the runner's model. The worker owns them.
 struct DraftModel {
   Model* model = nullptr;
-  KvPlan kv;                // all groups of the cache, and the places of this model's layers
-  int32_t first_layer = 0;  // where they begin in the cache's list
-  int32_t num_drafts = 0;
+  EagleHead* head = nullptr;  // in place of it
+  KvPlan kv;                  // all groups of the cache, and the places of the drafter's layers
+  int32_t first_layer = 0;    // where they begin in the cache's list
   bool batch_invariant = false;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/model.h"
 #include "runner/features/block_copies.h"
+#include "runner/features/eagle_drafts.h"
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
@@ -13,6 +14,7 @@
 #include "runner/features/slot_check.h"
 #include "runner/features/step_times.h"
 #include "runner/features/suffix_drafts.h"
+#include "runner/features/synthetic_acceptance.h"
 
 namespace warprow {
 
@@ -39,6 +41,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));
   }
+  if (options.speculation.synthetic_acceptance > 0 && parts.head != nullptr) {
+    features.push_back(make_synthetic_acceptance(parts, options.speculation.synthetic_acceptance));
+  }
   if (options.speculation.method == Speculation::Method::kNgram && parts.head != nullptr) {
     features.push_back(make_ngram_drafts(parts, options.speculation));
   }
@@ -46,7 +51,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
     features.push_back(make_suffix_drafts(parts, options.speculation));
   }
   if (options.draft_model != nullptr) {
-    features.push_back(make_model_drafts(parts, *options.draft_model));
+    features.push_back(options.draft_model->head != nullptr
+                           ? make_eagle_drafts(parts, *options.draft_model)
+                           : make_model_drafts(parts, *options.draft_model));
   }
   for (const FeatureFactory& make : options.extra) {
     features.push_back(make(parts));

@@ -44,8 +44,11 @@ Result<GraphPolicy> parse_graph_policy(std::string_view name) {
   return fail(ErrorCode::kInvalidArgument, fmt::format("unknown graph mode '{}'", name));
 }
 
-std::vector<int32_t> default_capture_sizes(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
-  const int32_t most = std::min({max_num_seqs, max_num_batched_tokens, kMaxDefaultSize});
+std::vector<int32_t> default_capture_sizes(int32_t max_num_seqs,
+                                           int32_t decode_len,
+                                           int32_t max_num_batched_tokens) {
+  const int32_t most =
+      std::min({max_num_seqs * decode_len, max_num_batched_tokens, kMaxDefaultSize});
   std::vector<int32_t> sizes;
   for (int32_t size = 1; size < most; size += size < 4     ? size
                                               : size < 8   ? 4

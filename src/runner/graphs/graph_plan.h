@@ -29,8 +29,10 @@ struct GraphOptions {
   int64_t reserved_bytes = 0;  // device memory that captured graphs may take
 };
 
-// 1, 2, 4, then multiples of 8 to 256, then of 16, up to the largest decode batch.
-std::vector<int32_t> default_capture_sizes(int32_t max_num_seqs, int32_t max_num_batched_tokens);
+// 1, 2, 4, then multiples of 8 to 256, then of 16, up to the tokens of the largest decode batch: `decode_len` (1 plus drafts) a row.
+std::vector<int32_t> default_capture_sizes(int32_t max_num_seqs,
+                                           int32_t decode_len,
+                                           int32_t max_num_batched_tokens);
 // "1,2,4,8": ascending and distinct, each at least 1.
 Result<std::vector<int32_t>> parse_capture_sizes(std::string_view text);
 

@@ -4,6 +4,7 @@
 #include "base/hd.h"
 #include "kernels/row_tokens.h"
 #include "runner/ops/combine_tokens.h"
+#include "runner/ops/known_token.h"
 #include "runner/ops/slot_mapping.h"
 #include "runner/ops/step_views.h"
 
@@ -55,31 +56,16 @@ struct DraftInputs {
       positions[at] = drafts_any ? position : 0;
       input_ids[at] = drafts_any ? token(row, position) : 0;
       for (int32_t g = 0; g < slots.num_groups; ++g) {
-        slots.slots[g * slots.slots_stride + at] = drafts_any ? slot(row, position, g) : -1;
+        slots.slots[g * slots.slots_stride + at] =
+            drafts_any ? slot_of(slots.groups[g], row, position) : -1;
       }
     }
   }
 
  private:
   [[nodiscard]] WR_HD int32_t token(int32_t row, int32_t position) const {
-    const RowState& state = step.rows[row];
-    if (num_made > 0) {
-      return drafts.tokens[row * drafts.max_drafts + num_made - 1];
-    }
-    if (position == state.total_len - 1) {
-      return state.last_sampled;
-    }
-    const int64_t cell = known.cell(row, position);
-    return position < state.prefill_len ? known.prefill[cell] : known.later[cell];
-  }
-  [[nodiscard]] WR_HD int64_t slot(int32_t row, int32_t position, int32_t g) const {
-    const SlotMapping::Group& group = slots.groups[g];
-    if (group.block_size == 0) {
-      return -1;
-    }
-    return static_cast<int64_t>(group.table.of_row(row)[position / group.block_size]) *
-               group.block_size +
-           position % group.block_size;
+    return num_made > 0 ? drafts.tokens[row * drafts.max_drafts + num_made - 1]
+                        : known_token(known, step.rows[row], row, position);
   }
 };
 
@@ -90,6 +76,7 @@ struct TakeDraft {
   int64_t vocab = 0;
   DraftTokens drafts;
   int32_t num_made = 0;
+  const int32_t* ids = nullptr;  // dev i32 [vocab]  the tokens' ids; null: 0 to vocab - 1
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
@@ -104,8 +91,8 @@ struct TakeDraft {
       return (in_order(of_row[id]) << kBitsOfId) + (kLastId - id);
     });
     team.for_each(1, [&](int64_t) {
-      drafts.tokens[row * drafts.max_drafts + num_made] =
-          static_cast<int32_t>(kLastId - (best & kLastId));
+      const auto id = static_cast<int32_t>(kLastId - (best & kLastId));
+      drafts.tokens[row * drafts.max_drafts + num_made] = ids == nullptr ? id : ids[id];
     });
   }
 

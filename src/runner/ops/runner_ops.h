@@ -2,8 +2,10 @@
 #pragma once
 
 #include "device/stream.h"
+#include "runner/ops/decide_drafts.h"
 #include "runner/ops/draft_inputs.h"
 #include "runner/ops/epilogue.h"
+#include "runner/ops/head_inputs.h"
 #include "runner/ops/prologue.h"
 #include "runner/ops/propose_ngram.h"
 #include "runner/ops/stage_results.h"
@@ -27,7 +29,10 @@ class RunnerOps {
   // With speculation: proposers of the next step's drafts, then their copy for the host.
   virtual void propose_ngram(Stream& stream, const ProposeNgram& op, int64_t num_rows) = 0;
   virtual void draft_inputs(Stream& stream, const DraftInputs& op) = 0;
+  virtual void next_tokens(Stream& stream, const NextTokens& op) = 0;
+  virtual void head_inputs(Stream& stream, const HeadInputs& op) = 0;
   virtual void take_draft(Stream& stream, const TakeDraft& op, int64_t num_rows) = 0;
+  virtual void decide_drafts(Stream& stream, const DecideDrafts& op, int64_t num_logits) = 0;
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
   // Between the stages of a pipeline (runner/stage_link.h).
   virtual void pack_results(Stream& stream, const PackResults& op, int64_t num_rows) = 0;
@@ -58,8 +63,17 @@ class RunnerOpsImpl final : public RunnerOps {
   void draft_inputs(Stream& s, const DraftInputs& op) override {
     launch_.for_items(s, "draft_inputs", op.num_rows, op);
   }
+  void next_tokens(Stream& s, const NextTokens& op) override {
+    launch_.for_rows(s, "next_tokens", int64_t{op.num_rows} + 1, op);
+  }
+  void head_inputs(Stream& s, const HeadInputs& op) override {
+    launch_.for_items(s, "head_inputs", op.num_rows, op);
+  }
   void take_draft(Stream& s, const TakeDraft& op, int64_t num_rows) override {
     launch_.for_teams(s, "take_draft", num_rows, op);
+  }
+  void decide_drafts(Stream& s, const DecideDrafts& op, int64_t num_logits) override {
+    launch_.for_items(s, "decide_drafts", num_logits, op);
   }
   void publish_drafts(Stream& s, const PublishDrafts& op, int64_t num_rows) override {
     launch_.for_items(s, "publish_drafts", num_rows, op);

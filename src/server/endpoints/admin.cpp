@@ -5,7 +5,9 @@
 #include "server/response/answer_json.h"
 #include "server/response/api_error.h"
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -26,6 +28,16 @@ using Json = nlohmann::ordered_json;
 HttpReply status_reply(const Result<void>& done, const char* status) {
   return done ? HttpReply{.body = Json{{"status", status}}.dump()}
               : error_reply(api_error(done.error()));
+}
+
+std::optional<Engine::PauseMode> parse_pause_mode(std::string_view name) {
+  if (name == "abort") {
+    return Engine::PauseMode::kAbort;
+  }
+  if (name == "keep") {
+    return Engine::PauseMode::kKeep;
+  }
+  return name == "wait" ? std::optional(Engine::PauseMode::kWait) : std::nullopt;
 }
 
 }  // namespace
@@ -69,10 +81,11 @@ ApiAnswer answer_reset_prefix_cache(Served& served,
 ApiAnswer answer_pause(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
   const std::string mode = query_value(request.query, "mode").value_or("abort");
   const std::string clear = query_value(request.query, "clear_cache").value_or("true");
-  if (mode != "abort" && mode != "keep") {
+  const std::optional<Engine::PauseMode> known = parse_pause_mode(mode);
+  if (!known) {
     return error_reply({400,
                         "invalid_request_error",
-                        fmt::format("mode: '{}' is neither abort nor keep", mode),
+                        fmt::format("mode: '{}' is neither abort, keep nor wait", mode),
                         "mode"});
   }
   if (clear != "true" && clear != "false") {
@@ -81,9 +94,8 @@ ApiAnswer answer_pause(Served& served, const HttpRequest& request, const Wake& /
                         fmt::format("clear_cache: '{}' is neither true nor false", clear),
                         "clear_cache"});
   }
-  Result<void> done =
-      served.engine.pause(mode == "keep" ? Engine::PauseMode::kKeep : Engine::PauseMode::kAbort);
-  if (done && mode == "abort" && clear == "true") {
+  Result<void> done = served.engine.pause(*known);
+  if (done && *known != Engine::PauseMode::kKeep && clear == "true") {
     done = served.engine.reset_prefix_cache();
   }
   return status_reply(done, "paused");

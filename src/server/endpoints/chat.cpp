@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "server/chat/counted_parser.h"
 #include "server/chat/harmony_grammar.h"
 #include "server/chat/tool_grammar.h"
 #include "server/chat/tool_parser.h"
@@ -118,7 +119,7 @@ std::unique_ptr<AnswerWriter> make_writer(const Served& served,
                                           GenerationBody& body,
                                           AnswerInfo info,
                                           AnswerShape shape) {
-  const MakeChatParser parser = chat_parser(served, body.chat, info.id);
+  const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kChatCompletions, info.id);
   return make_chat_writer(std::move(info), token_bytes(served, body), std::move(shape), parser);
 }
 
@@ -179,8 +180,10 @@ std::string chat_echo(const Served& /*served*/,
 }
 
 MakeChatParser chat_parser(const Served& served,
-                           const ChatOptions& chat,
+                           const GenerationBody& body,
+                           ChatEndpoint endpoint,
                            const std::string& answer_id) {
+  const ChatOptions& chat = body.chat;
   ChatParserOptions options{.function = chat.tools.name,
                             .parallel = chat.tools.parallel,
                             .reasoning = served.options.reasoning,
@@ -204,10 +207,20 @@ MakeChatParser chat_parser(const Served& served,
   if (options.format == ToolFormat::kNone && options.reasoning == ReasoningFormat::kNone) {
     return {};
   }
-  return [options, id = answer_id.substr(answer_id.find('-') + 1)](size_t choice) {
+  return [options,
+          id = answer_id.substr(answer_id.find('-') + 1),
+          streams = body.stream,
+          endpoint,
+          &metrics = served.watch.metrics](size_t choice) {
     ChatParserOptions of_choice = options;
     of_choice.id_prefix = fmt::format("call_{}_{}_", id, choice);
-    return make_chat_parser(std::move(of_choice));
+    std::unique_ptr<ChatParser> parser = make_chat_parser(std::move(of_choice));
+    if (options.format == ToolFormat::kNone) {
+      return parser;
+    }
+    return count_tool_calls(std::move(parser), streams, [&metrics, endpoint, streams](bool found) {
+      metrics.count_tool_parse(endpoint, streams, found);
+    });
   };
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <variant>
 
 namespace warprow {
@@ -29,6 +30,9 @@ struct Served {
   const int64_t started;  // seconds since 1970
   Profile profile{};
 };
+
+// The API key of the request; empty if the server needs none.
+std::string owner_of(const Served& served, const HttpRequest& request);
 
 // The request has a grammar to compile and HttpRequest::may_compile is false: handle it again where it may wait.
 struct NeedsGrammar {};
@@ -77,6 +81,8 @@ Endpoint answer_ready;
 Endpoint answer_metrics;
 Endpoint answer_engine_state;
 Endpoint answer_trace;
+
+Endpoint answer_explanation;
 
 // admin.cpp
 Endpoint answer_sleep;

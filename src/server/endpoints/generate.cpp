@@ -172,6 +172,7 @@ ApiAnswer generate(Served& served,
   Generation::Form form{.stream = body->stream,
                         .include_usage = body->include_usage,
                         .id = info.id,
+                        .owner = owner_of(served, request),
                         .endpoint = endpoint.name,
                         .headers = *std::move(headers),
                         .trace = trace_of(served, request, first)};

@@ -86,7 +86,8 @@ std::string chat_echo(const Served& served,
                       size_t index,
                       const std::vector<TokenId>& prompt);
 MakeChatParser chat_parser(const Served& served,
-                           const ChatOptions& chat,
+                           const GenerationBody& body,
+                           ChatEndpoint endpoint,
                            const std::string& answer_id);
 
 }  // namespace warprow

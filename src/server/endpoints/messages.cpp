@@ -36,7 +36,7 @@ std::unique_ptr<AnswerWriter> make_writer(const Served& served,
                                           GenerationBody& body,
                                           AnswerInfo info,
                                           AnswerShape /*shape*/) {
-  const MakeChatParser parser = chat_parser(served, body.chat, info.id);
+  const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kOther, info.id);
   return make_messages_writer(std::move(info), body.echoed.get<int64_t>(), parser);
 }
 

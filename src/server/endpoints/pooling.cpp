@@ -260,7 +260,10 @@ ApiAnswer pool(Served& served,
   AnswerInfo info{.id = fmt::format("{}-{}", endpoint.id_prefix, id),
                   .model = served.options.model_names.front(),
                   .created = std::time(nullptr)};
-  Generation::Form form{.id = info.id, .endpoint = endpoint.name, .headers = *std::move(headers)};
+  Generation::Form form{.id = info.id,
+                        .owner = owner_of(served, request),
+                        .endpoint = endpoint.name,
+                        .headers = *std::move(headers)};
   return std::make_unique<Generation>(
       served.engine,
       *valid,

@@ -28,7 +28,7 @@ std::unique_ptr<AnswerWriter> make_writer(const Served& served,
                                           GenerationBody& body,
                                           AnswerInfo info,
                                           AnswerShape /*shape*/) {
-  const MakeChatParser parser = chat_parser(served, body.chat, info.id);
+  const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kResponses, info.id);
   return make_responses_writer(std::move(info), std::move(body.echoed), parser);
 }
 

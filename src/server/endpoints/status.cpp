@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoints about the server and its engine.
+#include "server/api_keys.h"
 #include "server/endpoints/endpoints.h"
+#include "server/metrics/explanation.h"
 #include "server/response/answer_json.h"
 #include "server/response/api_error.h"
 #include "server/web/web_page.h"
@@ -143,6 +145,35 @@ ApiAnswer answer_engine_state(Served& served, const HttpRequest& request, const 
                                 {served.options.model_names.front(), served.options.version},
                                 served.options.stall_seconds,
                                 ended)};
+}
+
+std::string owner_of(const Served& served, const HttpRequest& request) {
+  const bool needs_key = !served.options.api_keys.empty() || !served.options.key_files.empty();
+  return needs_key ? std::string(bearer_token(request.authorization)) : "";
+}
+
+// The same answer for an id that is unknown and one of another key.
+ApiAnswer answer_explanation(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
+  constexpr std::string_view kPath = "/v1/requests/";
+  const std::string id = percent_decoded(std::string_view(request.path).substr(kPath.size()));
+  const std::string steps = query_value(request.query, "steps").value_or("false");
+  if (steps != "true" && steps != "false") {
+    return error_reply({400,
+                        "invalid_request_error",
+                        fmt::format("steps: '{}' is neither true nor false", steps),
+                        "steps"});
+  }
+  const std::vector<ChoiceRecord> found = served.watch.journal.find(id, owner_of(served, request));
+  if (found.empty()) {
+    return error_reply(
+        {404,
+         "not_found_error",
+         fmt::format(
+             "no request '{}' of this key is among the newest {}", id, RequestLog::kCapacity),
+         "id"});
+  }
+  return HttpReply{.body = explanation_json(served.engine, found, steps == "true")
+                               .dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
 ApiAnswer answer_trace(Served& served, const HttpRequest& request, const Wake& /*wake*/) {

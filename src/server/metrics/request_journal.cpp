@@ -136,6 +136,23 @@ std::vector<ChoiceRecord> RequestJournal::live() const {
   return out;
 }
 
+std::vector<ChoiceRecord> RequestJournal::find(std::string_view id, std::string_view owner) const {
+  std::vector<ChoiceRecord> found = seen_since(EngineClock::time_point{});
+  std::erase_if(found, [id, owner](const ChoiceRecord& record) {
+    const std::string_view answer = record.answer;
+    const size_t dash = answer.find('-');
+    const bool is_it = answer == id || (dash != answer.npos && answer.substr(dash + 1) == id);
+    return !is_it || record.owner != owner;
+  });
+  if (!found.empty()) {
+    const EngineClock::time_point newest =
+        std::ranges::max(found, {}, &ChoiceRecord::arrived).arrived;
+    std::erase_if(found, [newest](const ChoiceRecord& record) { return record.arrived != newest; });
+  }
+  std::ranges::sort(found, {}, &ChoiceRecord::choice);
+  return found;
+}
+
 std::vector<ChoiceRecord> RequestJournal::seen_since(EngineClock::time_point when) const {
   std::vector<ChoiceRecord> out;
   Probes probes;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct ChoiceGroup {
 // The current state of one choice of an answer.
 struct ChoiceRecord {
   std::string answer;         // the id that the client sees
+  std::string owner = {};     // the API key that made it; empty: none was needed
   const char* endpoint = "";  // "chat", ...
   int32_t choice = 0;
   RequestId id = 0;  // the engine's
@@ -88,6 +90,9 @@ class RequestJournal {
   [[nodiscard]] int64_t num_live() const { return num_live_.load(std::memory_order_relaxed); }
   // In no particular order.
   [[nodiscard]] std::vector<ChoiceRecord> live() const;
+  // The choices of the newest answer of this owner with this id, in their order; id: the answer's, or the request's,
+  // which follows the first '-' of it.
+  [[nodiscard]] std::vector<ChoiceRecord> find(std::string_view id, std::string_view owner) const;
   // The choices that ended at `when` or later, in the order in which they ended, then the live ones. One that ends
   // meanwhile is there once.
   [[nodiscard]] std::vector<ChoiceRecord> seen_since(EngineClock::time_point when) const;

@@ -73,6 +73,20 @@ std::string label_value(std::string_view text) {
   return out;
 }
 
+// Requests that wait because other adapters have all places of a batch.
+int32_t num_deferred(const EngineStats& stats) {
+  const auto used = std::ranges::count_if(
+      stats.adapter_uses, [](const AdapterUse& use) { return use.num_running > 0; });
+  if (used < stats.max_loras) {
+    return 0;
+  }
+  int32_t waiting = 0;
+  for (const AdapterUse& use : stats.adapter_uses) {
+    waiting += use.num_running == 0 ? use.num_live : 0;
+  }
+  return waiting;
+}
+
 void write_engine(Page& page, const EngineStats& stats, const std::string& labels) {
   page.gauge(
       "vllm:num_requests_running", "Requests in a row of the batch.", labels, stats.num_running);
@@ -80,17 +94,27 @@ void write_engine(Page& page, const EngineStats& stats, const std::string& label
              "Requests that wait for a row or for KV cache.",
              labels,
              stats.num_waiting);
+  const char* const by_reason = "vllm:num_requests_waiting_by_reason";
+  const int32_t deferred = num_deferred(stats);
+  page.head(by_reason,
+            "gauge",
+            "Waiting requests by what they wait for: a row or blocks (capacity), an adapter's "
+            "place (deferred).");
+  page.line(by_reason, labels + ",reason=\"capacity\"", stats.num_waiting - deferred);
+  page.line(by_reason, labels + ",reason=\"deferred\"", deferred);
   const double num_blocks = static_cast<double>(stats.num_blocks - 1);
   page.gauge("vllm:kv_cache_usage_perc",
              "Share of the KV cache that requests hold, 0 to 1.",
              labels,
              num_blocks > 0 ? stats.num_blocks_used / num_blocks : 0.0);
-  page.gauge(
-      "vllm:cache_config_info",
-      "The KV cache's shape as labels.",
-      fmt::format(
-          "{},block_size=\"{}\",num_gpu_blocks=\"{}\"", labels, stats.block_size, stats.num_blocks),
-      1);
+  page.gauge("vllm:cache_config_info",
+             "The KV cache's shape as labels.",
+             fmt::format("{},block_size=\"{}\",cache_dtype=\"{}\",num_gpu_blocks=\"{}\"",
+                         labels,
+                         stats.block_size,
+                         dtype_name(stats.kv_dtype),
+                         stats.num_blocks),
+             1);
   page.counter("vllm:num_preemptions",
                "Requests that lost their blocks to others.",
                labels,
@@ -295,6 +319,7 @@ std::string ServerMetrics::text(const Engine& engine, const std::string& model_n
   write_engine(page, stats, labels);
   write_sleep(out, engine.is_sleeping(), labels);
   write_requests(out, labels);
+  write_tool_parses(out, labels);
   write_speculation(page, stats, labels);
   write_adapters(page, engine, stats);
   write_steps(page, out, engine, stats, labels);
@@ -312,6 +337,30 @@ void ServerMetrics::write_sleep(std::string& out, bool sleeps, const std::string
     page.line("vllm:engine_sleep_state",
               fmt::format("{},sleep_state=\"{}\"", labels, states[i]),
               i == level ? 1 : 0);
+  }
+}
+
+void ServerMetrics::count_tool_parse(ChatEndpoint endpoint, bool streams, bool found_call) {
+  const size_t at =
+      static_cast<size_t>(endpoint) * 4 + (streams ? 2U : 0U) + (found_call ? 1U : 0U);
+  tool_parses_[at].fetch_add(1, std::memory_order_relaxed);
+}
+
+void ServerMetrics::write_tool_parses(std::string& out, const std::string& labels) const {
+  constexpr const char* kName = "vllm:tool_call_parser_invocations_total";
+  constexpr const char* kEndpoints[] = {"chat_completions", "responses", "other"};
+  Page page(out);
+  page.head(kName,
+            "counter",
+            "Answers, and pieces of streamed answers, that a tool parser read, by what it found.");
+  for (size_t at = 0; at < tool_parses_.size(); ++at) {
+    page.line(kName,
+              fmt::format("{},mode=\"{}\",outcome=\"{}\",request_type=\"{}\"",
+                          labels,
+                          (at & 2U) != 0 ? "streaming" : "non_streaming",
+                          (at & 1U) != 0 ? "tool_call" : "no_tool_call",
+                          kEndpoints[at / 4]),
+              tool_parses_[at].load(std::memory_order_relaxed));
   }
 }
 

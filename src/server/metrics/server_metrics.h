@@ -34,6 +34,9 @@ class Histogram {
   std::atomic<double> sum_ = 0;
 };
 
+// The endpoints of chats, as far as metrics tell them apart.
+enum class ChatEndpoint : uint8_t { kChatCompletions, kResponses, kOther };
+
 // The server's counters for /metrics. text() adds the engine's own counters.
 //
 // Thread: any.
@@ -59,6 +62,8 @@ class ServerMetrics {
   void count_end(FinishReason reason);
   // Of a choice that ended.
   void count_prompt(int64_t num_toks, int64_t num_cached);
+  // What a tool parser found: in the answer of a choice, or in a piece of a streamed one.
+  void count_tool_parse(ChatEndpoint endpoint, bool streams, bool found_call);
   // The level of the last sleep: 1 or 2.
   void set_sleep_level(int level) { sleep_level_.store(level, std::memory_order_relaxed); }
   // path: one of our routes, or "other"; never the client's own text.
@@ -73,10 +78,14 @@ class ServerMetrics {
  private:
   void write_sleep(std::string& out, bool sleeps, const std::string& labels) const;
   void write_requests(std::string& out, const std::string& labels) const;
+  void write_tool_parses(std::string& out, const std::string& labels) const;
   void write_http(std::string& out) const;
 
   static constexpr size_t kNumReasons = static_cast<size_t>(FinishReason::kError) + 1;
   std::array<std::atomic<int64_t>, kNumReasons> ends_{};
+  static constexpr size_t kNumChatEndpoints = static_cast<size_t>(ChatEndpoint::kOther) + 1;
+  std::array<std::atomic<int64_t>, kNumChatEndpoints * 4>
+      tool_parses_{};  // by endpoint, whether streamed, whether a call was found
   std::atomic<int64_t> computed_prompt_toks_ = 0;
   std::atomic<int64_t> cached_prompt_toks_ = 0;
   std::atomic<int> sleep_level_ = 1;

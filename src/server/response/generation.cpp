@@ -43,6 +43,7 @@ Generation::Generation(Engine& engine,
   box_ = std::make_shared<UpdateBox>(requests.size(), form_.stream, std::move(wake));
   ChoiceRecord record;
   record.answer = form_.id;
+  record.owner = form_.owner;
   record.endpoint = form_.endpoint;
   record.arrived = EngineClock::now();
   record.trace = form_.trace;

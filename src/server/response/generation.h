@@ -26,6 +26,7 @@ class Generation {
     bool stream = false;
     bool include_usage = false;
     std::string id{};           // the answer's
+    std::string owner{};        // ChoiceRecord::owner
     const char* endpoint = "";  // for the journal and the trace
     HttpHeaders headers{};
     std::shared_ptr<const RequestTrace> trace{};  // null: no spans are made

@@ -3,6 +3,7 @@
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "kernels/attention/cpu/kind_of_cache.h"
 #include "kernels/attention/cpu/paged_attention_loops.h"
 
 #include <algorithm>
@@ -211,9 +212,14 @@ struct PagedAttention {
     a.first_position = a.seq_len - queries + first;
     a.window = args.window;
     a.scale = args.scale;
+    a.v_scale = 1.0F;
+    if (is_f8(kv.dtype)) {
+      a.scale *= kv.k_scales[kv_head];
+      a.v_scale = kv.v_scales[kv_head];
+    }
     a.soft_cap = args.soft_cap;
     a.causal = args.causal;
-    a.bf16 = kv.dtype == DType::kBF16;
+    a.kind = cache_kind(kv.dtype);
     return a;
   }
 
@@ -293,7 +299,7 @@ struct PagedAttention {
 void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
   const KvLayerView& kv = args.kv;
   const int64_t rows = args.seq_lens.shape[0];
-  WR_CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
+  WR_CHECK(!is_f8(kv.dtype) || (kv.k_scales != nullptr && kv.v_scales != nullptr));
   WR_CHECK_GT(kv.num_kv_heads, 0);
   WR_CHECK_EQ(args.num_q_heads % kv.num_kv_heads, 0);
   WR_CHECK_EQ(args.q.shape[1], int64_t{args.num_q_heads} * kv.head_dim_k);

@@ -9,7 +9,8 @@ typedef uint16_t VecPairs __attribute__((vector_size(kLanes * 4)));
 constexpr int kPairElements = 2 * kLanes;
 
 inline bool takes_bf16(const AttentionTile& a) {
-  return a.bf16 && a.head_dim_k % kPairElements == 0 && a.head_dim_v % kPairElements == 0;
+  return a.kind == CacheKind::kBF16 && a.head_dim_k % kPairElements == 0 &&
+         a.head_dim_v % kPairElements == 0;
 }
 
 // Inline assembly with the accumulator in place: gcc 12 moves and spills accumulators around the intrinsic.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/attention/cpu/cache_kind.h"
 #include "kernels/simd/dispatch.h"
 
 #include <cstdint>
@@ -59,10 +60,11 @@ struct AttentionTile {
   int32_t part_begin;  // if state is set: the positions of the item's part
   int32_t part_end;
   int32_t window;  // 0: none
-  float scale;
+  float scale;     // of a cache with scales times that of its keys
+  float v_scale;   // of the output
   float soft_cap;  // 0: none
   bool causal;
-  bool bf16;
+  CacheKind kind;
 };
 
 static constexpr int32_t padded_row(int32_t n) { return (n + kRowPad - 1) / kRowPad * kRowPad; }

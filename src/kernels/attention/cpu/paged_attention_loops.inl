@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention/cpu/paged_attention_loops.h"
+#include "kernels/simd/float8.inl"
 #include "kernels/simd/vec.h"
 
 namespace warprow::cpu {
@@ -117,28 +118,47 @@ inline void copy_queries(const AttentionTile& a, const Work& w) {
   }
 }
 
+template <CacheKind kKind>
+inline VecF load_cache(const void* cache, int64_t at) {
+  switch (kKind) {
+    case CacheKind::kF32:
+      return load(static_cast<const float*>(cache) + at);
+    case CacheKind::kBF16:
+      return load_bf16(static_cast<const uint16_t*>(cache) + at);
+    case CacheKind::kF8E4M3:
+      return load_f8<E4M3>(static_cast<const uint8_t*>(cache) + at);
+    case CacheKind::kF8E5M2:
+      return load_f8<E5M2>(static_cast<const uint8_t*>(cache) + at);
+  }
+}
+
 // Converts n cache elements to floats and stores vector i of them at out + i * step. The last vector is
 // padded with zeros.
-inline void load_row(const void* cache, int64_t at, bool bf16, int n, float* out, int step) {
+template <CacheKind kKind>
+inline void load_row_of(const void* cache, int64_t at, int n, float* out, int step) {
   int i = 0;
-  if (bf16) {
-    const uint16_t* p = static_cast<const uint16_t*>(cache) + at;
-    for (; i + kLanes <= n; i += kLanes, out += step) {
-      store(out, load_bf16(p + i));
-    }
-    if (i < n) {
-      uint16_t rest[kLanes] = {};
-      __builtin_memcpy(rest, p + i, static_cast<unsigned>(n - i) * sizeof(uint16_t));
-      store(out, load_bf16(rest));
-    }
-  } else {
-    const float* p = static_cast<const float*>(cache) + at;
-    for (; i + kLanes <= n; i += kLanes, out += step) {
-      store(out, load(p + i));
-    }
-    if (i < n) {
-      store(out, load_n(p + i, n - i, 0.0F));
-    }
+  for (; i + kLanes <= n; i += kLanes, out += step) {
+    store(out, load_cache<kKind>(cache, at + i));
+  }
+  if (i < n) {
+    constexpr int kBytes = cache_bytes(kKind);
+    float rest[kLanes] = {};
+    __builtin_memcpy(rest,
+                     static_cast<const char*>(cache) + (at + i) * kBytes,
+                     static_cast<unsigned>((n - i) * kBytes));
+    store(out, load_cache<kKind>(rest, 0));
+  }
+}
+inline void load_row(CacheKind kind, const void* cache, int64_t at, int n, float* out, int step) {
+  switch (kind) {
+    case CacheKind::kF32:
+      return load_row_of<CacheKind::kF32>(cache, at, n, out, step);
+    case CacheKind::kBF16:
+      return load_row_of<CacheKind::kBF16>(cache, at, n, out, step);
+    case CacheKind::kF8E4M3:
+      return load_row_of<CacheKind::kF8E4M3>(cache, at, n, out, step);
+    case CacheKind::kF8E5M2:
+      return load_row_of<CacheKind::kF8E5M2>(cache, at, n, out, step);
   }
 }
 
@@ -199,7 +219,7 @@ inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahe
 // Always inlined: g++ treats a function that only prefetches as free of side effects and drops calls to it.
 [[gnu::always_inline]] inline void fetch(const Ahead& ahead, int begin, int end) {
   for (int j = begin; j < end && j < ahead.count; ++j) {
-    const int element = ahead.item->bf16 ? 2 : 4;
+    const int element = cache_bytes(ahead.item->kind);
     const int64_t at = ahead.at[j] * element;
     for (int i = 0; i < ahead.item->head_dim_k * element; i += 64) {
       __builtin_prefetch(static_cast<const char*>(ahead.item->k) + at + i);
@@ -215,8 +235,8 @@ inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahe
 inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see) {
   for_each_key(a, base, see, [&](int j, int64_t at) {
     float* key = w.keys + int64_t{j / kLanes} * kLanes * w.dim_k + int64_t{j % kLanes} * kLanes;
-    load_row(a.k, at, a.bf16, a.head_dim_k, key, kLanes * kLanes);
-    load_row(a.v, at, a.bf16, a.head_dim_v, w.values + int64_t{j} * w.dim_v, kLanes);
+    load_row(a.kind, a.k, at, a.head_dim_k, key, kLanes * kLanes);
+    load_row(a.kind, a.v, at, a.head_dim_v, w.values + int64_t{j} * w.dim_v, kLanes);
   });
 }
 
@@ -302,19 +322,11 @@ struct TileValues {
   const Work& w;
   VecF operator()(int j, int d) const { return load(w.values + int64_t{j} * w.dim_v + d); }
 };
-template <bool kBf16>
-inline VecF load_cache(const void* cache, int64_t at) {
-  if constexpr (kBf16) {
-    return load_bf16(static_cast<const uint16_t*>(cache) + at);
-  } else {
-    return load(static_cast<const float*>(cache) + at);
-  }
-}
-template <bool kBf16>
+template <CacheKind kKind>
 struct CacheValues {
   const void* v;
   const int64_t* at;
-  VecF operator()(int j, int d) const { return load_cache<kBf16>(v, at[j] + d); }
+  VecF operator()(int j, int d) const { return load_cache<kKind>(v, at[j] + d); }
 };
 
 // acc += weights x values for `Lines` lines and `Cols` vectors of the head, keys [see.begin,
@@ -383,7 +395,7 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
     const int query = line / a.group;
     const int head = line % a.group;
     const float sum = w.total.sum[line];
-    const float factor = sum > 0.0F ? 1.0F / sum : 0.0F;
+    const float factor = sum > 0.0F ? a.v_scale / sum : 0.0F;
     const float* acc = w.total.acc + int64_t{line} * w.dim_v;
     float* out = a.out + query * a.out_stride + int64_t{head} * a.head_dim_v;
     for (int d = 0; d < a.head_dim_v; ++d) {
@@ -399,7 +411,7 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
 // For few lines, as in decode, copying the tile costs more than it saves: they read keys and values straight
 // from the cache. Each score and each sum uses the same operations in the same order as with a copy, so both
 // paths are bit-equal.
-template <int Lines, bool kBf16>
+template <int Lines, CacheKind kKind>
 inline void dot_lines_direct(
     const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
   constexpr int kKeys = Lines == 1  ? kLanes
@@ -425,7 +437,7 @@ inline void dot_lines_direct(
         }
         WR_UNROLL
         for (int j = 0; j < kKeys; ++j) {
-          const VecF key = load_cache<kBf16>(a.k, at[group + first + j] + d);
+          const VecF key = load_cache<kKind>(a.k, at[group + first + j] + d);
           WR_UNROLL
           for (int m = 0; m < Lines; ++m) {
             sum[m][j] = fma(q[m], key, sum[m][j]);
@@ -447,10 +459,12 @@ inline void dot_lines_direct(
   }
 }
 
-constexpr int kDirectLines = 4;  // with at most this many lines, the tile is not copied
+// With at most this many lines the tile is not copied. 8-bit elements are converted once, in the copy.
+constexpr int kDirectLines = 4;
 
 inline bool goes_direct(const AttentionTile& a, const Work& w) {
-  return w.lines <= kDirectLines && a.head_dim_k % kLanes == 0 && a.head_dim_v % kLanes == 0;
+  return !is_f8(a.kind) && w.lines <= kDirectLines && a.head_dim_k % kLanes == 0 &&
+         a.head_dim_v % kLanes == 0;
 }
 
 // Offsets of a tile's keys in the cache. Keys outside `see` get the offset of a key inside; their scores are
@@ -468,18 +482,18 @@ inline void locate_keys(const AttentionTile& a, int base, Span see, int64_t* at)
 template <int Lines>
 inline void dot_direct(
     const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
-  if (a.bf16) {
-    dot_lines_direct<Lines, true>(a, w, at, see, ahead);
+  if (a.kind == CacheKind::kBF16) {
+    dot_lines_direct<Lines, CacheKind::kBF16>(a, w, at, see, ahead);
   } else {
-    dot_lines_direct<Lines, false>(a, w, at, see, ahead);
+    dot_lines_direct<Lines, CacheKind::kF32>(a, w, at, see, ahead);
   }
 }
 template <int Lines>
 inline void add_values_direct(const AttentionTile& a, const Work& w, const int64_t* at, Span see) {
-  if (a.bf16) {
-    add_values_lines<Lines>(w, 0, see, CacheValues<true>{a.v, at});
+  if (a.kind == CacheKind::kBF16) {
+    add_values_lines<Lines>(w, 0, see, CacheValues<CacheKind::kBF16>{a.v, at});
   } else {
-    add_values_lines<Lines>(w, 0, see, CacheValues<false>{a.v, at});
+    add_values_lines<Lines>(w, 0, see, CacheValues<CacheKind::kF32>{a.v, at});
   }
 }
 

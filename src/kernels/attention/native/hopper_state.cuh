@@ -148,9 +148,9 @@ struct HopperState {
         b = weight_of(b, scale_log2, base);
         if constexpr (kParts) {
           const uint32_t two = pack_bf16(a, b);
-          rounded = add_weights(rounded, two);
-          a = first_of(two);
-          b = second_of(two);
+          rounded = add_weights<KvFormat::kBF16>(rounded, two);
+          a = Operands<KvFormat::kBF16>::first_of(two);
+          b = Operands<KvFormat::kBF16>::second_of(two);
         } else {
           added += a + b;
         }
@@ -211,11 +211,11 @@ struct HopperState {
 
   // The factor of a row's outputs, and its log-sum-exp.
   __device__ Finish finish_row(const NativeParams& p, int32_t head, int i) const {
-    const float scale = exponent_scale(p.scale, p.soft_cap);
+    const HeadScales scales = head_scales<KvFormat::kBF16>(p, 0);
     if constexpr (kParts) {
-      return finish(total.max[i], total.sum[i], scale, p.sinks, head);
+      return finish<KvFormat::kBF16>(total.max[i], total.sum[i], scales, p.sinks, head);
     }
-    return finish_lanes(max[i], sum[i], scale, p.sinks, head);
+    return finish_lanes(max[i], sum[i], scales.exponent, p.sinks, head);
   }
 
   __device__ void write(const NativeParams& p, const HopperItem& item) const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/attention/native/operands.cuh"
+#include "kernels/attention/native/params.h"
 #include "kernels/attention/native/scores.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -11,11 +13,15 @@
 //
 // Inside a part (parts.h), from an empty state, for each tile of 64 keys in order:
 //   the scores: a chain over the head's elements in steps of 16, by mma.m16n8k16 or wgmma, whose bits are equal;
-//   the maximum of the tile and of the part so far; earlier sums times shrink_factor; weights, rounded to bf16;
+//   the maximum of the tile and of the part so far; earlier sums times shrink_factor; weights, rounded to the operands'
+//   type (operands.cuh);
 //   the sum of weights: lane t of four adds the weights of keys 8 n + 2 t and 8 n + 2 t + 1 for n = 0, 1, ...;
 //   the output: a chain over the keys in steps of 16.
 // At a part's end the four lanes' sums are added (sum_of_lanes), and maximum, sum and output are merged into those of
 // the parts before (merge_part, merged). After the last part finish and finished make the result.
+//
+// With an 8-bit cache elements 4 t, 4 t + 1, 4 t + 2, 4 t + 3 of every 16 of a head are at 2 t, 2 t + 1, 2 t + 8, 2 t + 9
+// in a step of its chain, in keys and queries alike: there a lane finds them without moves.
 //
 // A tile or part that the query does not see changes nothing: its weights are 0 and the factor of what came before is 1.
 // So kernels may skip it or not. The one trace it can leave is the sign of a zero, which finished removes.
@@ -25,6 +31,22 @@ namespace warprow::cuda {
 // before (to_log2_score).
 __device__ __forceinline__ float exponent_scale(float scale, float soft_cap) {
   return soft_cap > 0.0F ? 1.0F : __fmul_rn(scale, kLog2E);
+}
+
+// What the products of a KV head are multiplied by.
+struct HeadScales {
+  float score;     // turns a product into a score; of an 8-bit cache with the scale of its keys
+  float exponent;  // turns a score, or without a soft cap a product, into an exponent of two
+  float value;     // of the output: the scale of the cache's values
+};
+template <KvFormat kFormat>
+__device__ __forceinline__ HeadScales head_scales(const NativeParams& p, int32_t kv_head) {
+  if constexpr (kFormat == KvFormat::kBF16) {
+    return {p.scale, exponent_scale(p.scale, p.soft_cap), 1.0F};
+  } else {
+    const float score = __fmul_rn(p.scale, p.k_scales[kv_head]);
+    return {score, exponent_scale(score, p.soft_cap), p.v_scales[kv_head]};
+  }
 }
 
 // The factor of sums under the maximum `before` when the maximum becomes `now`.
@@ -37,14 +59,11 @@ __device__ __forceinline__ float weight_of(float score, float scale, float base)
   return exp2_fast(__fmaf_rn(score, scale, -base));
 }
 
-// Two adjacent keys' weights, as they were rounded to bf16.
-__device__ __forceinline__ float first_of(uint32_t two) { return __uint_as_float(two << 16); }
-__device__ __forceinline__ float second_of(uint32_t two) {
-  return __uint_as_float(two & 0xffff0000U);
-}
-// Adds them to a lane's sum.
+// Adds two adjacent keys' weights, as they were rounded, to a lane's sum.
+template <KvFormat kFormat>
 __device__ __forceinline__ float add_weights(float sum, uint32_t two) {
-  return __fadd_rn(sum, __fadd_rn(first_of(two), second_of(two)));
+  using Two = Operands<kFormat>;
+  return __fadd_rn(sum, __fadd_rn(Two::first_of(two), Two::second_of(two)));
 }
 
 // The sum of four adjacent lanes, in each of them.
@@ -74,9 +93,10 @@ merge_part(float& max, float& sum, float part_max, float part_sum, float scale) 
 struct Finish {
   float inverse, lse;
 };
+template <KvFormat kFormat>
 __device__ __forceinline__ Finish
-finish(float max, float sum, float scale, const float* sinks, int32_t head) {
-  float top = __fmul_rn(max, scale);
+finish(float max, float sum, const HeadScales& scales, const float* sinks, int32_t head) {
+  float top = __fmul_rn(max, scales.exponent);
   float shrink = 1.0F;
   if (sinks != nullptr) {
     const float sink = __fmul_rn(sinks[head], kLog2E);
@@ -84,6 +104,9 @@ finish(float max, float sum, float scale, const float* sinks, int32_t head) {
     shrink = exp2_fast(__fsub_rn(top, higher));
     sum = __fmaf_rn(sum, shrink, exp2_fast(__fsub_rn(sink, higher)));
     top = higher;
+  }
+  if constexpr (kFormat != KvFormat::kBF16) {
+    shrink = __fmul_rn(shrink, scales.value);
   }
   return {sum > 0.0F ? __fdiv_rn(shrink, sum) : 0.0F, __fmul_rn(__fadd_rn(top, log2f(sum)), kLn2)};
 }

@@ -19,9 +19,15 @@ int32_t decode_blocks_per_sm(const DeviceFacts& device, int32_t head_dim) {
 bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 10 == 9; }
 
 // Whether sums are in parts, so that several kernels give the same bits. Other GPUs than Hopper have one kernel for
-// batch-invariant results. Heads of 256 have no kernels for other sums.
+// batch-invariant results. Heads of 256 and 8-bit caches have no kernels for other sums.
 bool sums_in_parts(const PagedAttentionArgs& args, const DeviceFacts& device) {
-  return (args.batch_invariant || args.kv.head_dim_k > 128) && is_hopper(device);
+  return is_f8(args.kv.dtype) ||
+         ((args.batch_invariant || args.kv.head_dim_k > 128) && is_hopper(device));
+}
+
+// Whether decode rows have a kernel with this order of sums.
+bool has_decode_kernel(const PagedAttentionArgs& args, const DeviceFacts& device) {
+  return is_hopper(device) || !(args.batch_invariant || sums_in_parts(args, device));
 }
 
 // Which kernels take which rows. It depends on shapes and the device alone, because CUDA graphs capture it.
@@ -44,8 +50,7 @@ bool takes_decode_rows(const PagedAttentionArgs& args,
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   const bool fills_device = args.num_decode_rows * args.kv.num_kv_heads >= device.num_sms;
   const bool is_faster = args.decode_len == 1 || args.decode_len * group <= 16 || !fills_device;
-  return is_faster && (!args.batch_invariant || sums_in_parts(args, device)) &&
-         (args.causal || args.decode_len == 1) &&
+  return is_faster && has_decode_kernel(args, device) && (args.causal || args.decode_len == 1) &&
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
 }
 
@@ -65,8 +70,8 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
     // Tiles of 128 if the rows fill them and they fill the device (on Hopper, half of it).
     const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
-    split.hopper = is_hopper(device) && args.kv.head_dim_k <= 128 && query_rows >= rows * 64 &&
-                   2 * items >= device.num_sms;
+    split.hopper = is_hopper(device) && args.kv.head_dim_k <= 128 && !is_f8(args.kv.dtype) &&
+                   query_rows >= rows * 64 && 2 * items >= device.num_sms;
     split.wide =
         split.hopper || (!split.in_parts && query_rows >= rows * 128 && items >= device.num_sms);
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
@@ -94,7 +99,10 @@ NativeScratch place_scratch(const PagedAttentionArgs& args) {
 void check_args(const ScheduledAttentionArgs& args) {
   const KvLayerView& kv = args.kv;
   const int64_t rows = args.seq_lens.shape[0];
-  WR_CHECK(kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
+  WR_CHECK(kv.dtype == DType::kBF16 ||
+               (is_f8(kv.dtype) && kv.k_scales != nullptr && kv.v_scales != nullptr),
+           "KV {}",
+           dtype_name(kv.dtype));
   WR_CHECK(kv.head_dim_k == 64 || kv.head_dim_k == 128 || kv.head_dim_k == 256,
            "head size {}",
            kv.head_dim_k);
@@ -123,8 +131,8 @@ void check_args(const ScheduledAttentionArgs& args) {
 }
 
 NativeParams native_params(const ScheduledAttentionArgs& args, const Split& split) {
-  constexpr int64_t kElement = 2;
   const KvLayerView& kv = args.kv;
+  const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
   NativeParams p = {};
   p.q = args.q.data;
   p.out = args.out.data;
@@ -132,6 +140,8 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.sinks = args.sinks.data;
   p.k = reinterpret_cast<const char*>(kv.k);
   p.v = reinterpret_cast<const char*>(kv.v);
+  p.k_scales = kv.k_scales;
+  p.v_scales = kv.v_scales;
   p.block_table = args.block_table;
   p.idx_mapping = args.idx_mapping.data;
   p.query_start_loc = args.query_start_loc.data;
@@ -139,9 +149,9 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.q_stride = args.q.stride;
   p.out_stride = args.out.stride;
   p.lse_stride = args.lse.stride[0];
-  p.block_bytes = kv.block_stride * kElement;
-  p.head_bytes = kv.head_stride * kElement;
-  p.token_bytes = kv.token_stride * kElement;
+  p.block_bytes = kv.block_stride * element;
+  p.head_bytes = kv.head_stride * element;
+  p.token_bytes = kv.token_stride * element;
   p.scratch = place_scratch(args);
   p.block_size = kv.block_size;
   p.num_kv_heads = kv.num_kv_heads;
@@ -167,7 +177,7 @@ template <int kDim>
 void launch_parts(Stream& stream, const NativeParams& params, const Split& split) {
   const DeviceFacts& device = stream.device().facts();
   if (split.num_decode_rows > 0 && split.in_parts) {
-    native_part_decode<kDim>(stream, params, split.decode_blocks);
+    native_part_decode<kDim, KvFormat::kBF16>(stream, params, split.decode_blocks);
   } else if (split.num_decode_rows > 0 && is_hopper(device)) {
     native_decode<kDim, true>(stream, params, split.decode_blocks);
   } else if (split.num_decode_rows > 0) {
@@ -176,7 +186,30 @@ void launch_parts(Stream& stream, const NativeParams& params, const Split& split
   if (split.hopper) {
     native_hopper_prefill<kDim>(stream, params, device.num_sms);
   } else if (split.prefill_tiles > 0) {
-    native_prefill<kDim>(stream, params, split.prefill_tiles, split.wide);
+    native_prefill<kDim, KvFormat::kBF16>(stream, params, split.prefill_tiles, split.wide);
+  }
+}
+
+// The same where there are kernels for sums in parts alone.
+template <int kDim, KvFormat kFormat>
+void launch_in_parts(Stream& stream, const NativeParams& params, const Split& split) {
+  if (split.num_decode_rows > 0) {
+    native_part_decode<kDim, kFormat>(stream, params, split.decode_blocks);
+  }
+  if (split.prefill_tiles > 0) {
+    native_prefill<kDim, kFormat>(stream, params, split.prefill_tiles, split.wide);
+  }
+}
+
+template <KvFormat kFormat>
+void launch_f8(Stream& stream, const NativeParams& params, const Split& split, int32_t head_dim) {
+  switch (head_dim) {
+    case 64:
+      return launch_in_parts<64, kFormat>(stream, params, split);
+    case 128:
+      return launch_in_parts<128, kFormat>(stream, params, split);
+    default:
+      return launch_in_parts<256, kFormat>(stream, params, split);
   }
 }
 
@@ -218,19 +251,21 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
     return;
   }
   const NativeParams params = native_params(args, split);
+  WR_CHECK(args.kv.head_dim_k <= 128 || is_hopper(device),
+           "heads of 256 on a GPU other than Hopper");
+  if (args.kv.dtype == DType::kF8E4M3) {
+    return launch_f8<KvFormat::kE4M3>(stream, params, split, args.kv.head_dim_k);
+  }
+  if (args.kv.dtype == DType::kF8E5M2) {
+    return launch_f8<KvFormat::kE5M2>(stream, params, split, args.kv.head_dim_k);
+  }
   switch (args.kv.head_dim_k) {
     case 64:
       return launch_parts<64>(stream, params, split);
     case 128:
       return launch_parts<128>(stream, params, split);
     default:
-      WR_CHECK(is_hopper(device), "heads of 256 on a GPU other than Hopper");
-      if (split.num_decode_rows > 0) {
-        native_part_decode<256>(stream, params, split.decode_blocks);
-      }
-      if (split.prefill_tiles > 0) {
-        native_prefill<256>(stream, params, split.prefill_tiles, split.wide);
-      }
+      return launch_in_parts<256, KvFormat::kBF16>(stream, params, split);
   }
 }
 

@@ -26,6 +26,9 @@ constexpr int32_t kMaxDecodePairs = 24;
 constexpr int32_t kPrefillKeys =
     kPartTile;  // keys of a prefill tile, aligned to absolute positions
 
+// The elements of the cache.
+enum class KvFormat : uint8_t { kBF16, kE4M3, kE5M2 };
+
 // How the queries of a decode row are split: into `chunks` chunks of up to `queries` queries.
 struct DecodeChunks {
   int32_t queries, chunks;
@@ -122,6 +125,8 @@ struct NativeParams {
   const float* sinks;  // null: none
   const char* k;
   const char* v;
+  const float* k_scales;  // by KV head, of an 8-bit cache
+  const float* v_scales;
   BlockTableView block_table;
   const int32_t* idx_mapping;
   const int32_t* query_start_loc;
@@ -147,17 +152,18 @@ struct NativeParams {
   }
 };
 
-// The launchers. One instance for each head size (src/CMakeLists.txt).
+// The launchers. One instance for each head size and format (cmake/stubs.cmake). An 8-bit cache has kernels for sums in
+// parts alone.
 void native_schedule(Stream& stream, const ScheduleParams& params);
 // kTma: the tiles are loaded by TMA, for Hopper; else by cp.async.
 template <int kDim, bool kTma>
 void native_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
 // The same for Hopper, in parts.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 void native_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
 // num_tiles: no less than the number of tiles in the schedule. wide: tiles of 128 query-head rows instead of
 // 64; not in parts.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
 // For Hopper: tiles of 128 query-head rows, one CTA an SM.
 template <int kDim>

@@ -7,7 +7,7 @@
 
 // Formula: paged_attention.h, for rows with a few query tokens, batch-invariant; in chunks of up to 24 (query, head)
 //   pairs per KV head.
-// Shapes: NativeParams; head_dim 64, 128 or 256, up to 16 query heads per KV head, bf16 cache.
+// Shapes: NativeParams; head_dim 64, 128 or 256, up to 16 query heads per KV head; a cache of bf16 or 8-bit floats.
 // Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Three
 //   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Four warps take
 //   runs of two tiles: each computes the scores and weights of half a tile, transposed (keys x pairs) on the tensor
@@ -41,17 +41,17 @@ __device__ bool arrive(const NativeParams& p, const Piece& piece, int32_t parts)
 }
 
 // A warp's part of the work on all pieces.
-template <int kDim, int kHeadTiles>
+template <int kDim, int kHeadTiles, KvFormat kFormat>
 struct PartWorker {
-  using State = PartState<kDim, kHeadTiles>;
-  using Stored = StoredPart<kDim, kHeadTiles>;
+  using State = PartState<kDim, kHeadTiles, kFormat>;
+  using Stored = StoredPart<State>;
   using Exchange = PartExchange<kHeadTiles>;
-  using Tiles = Ring<PartSizes<kDim, kHeadTiles>::kStages>;
+  using Tiles = Ring<PartSizes<kDim, kHeadTiles, kFormat>::kStages>;
 
   const NativeParams& p;
   Tiles keys, values;
   Exchange& exchange;
-  float scale;
+  HeadScales scales;  // of the piece's head
   uint32_t n = 0;     // tiles so far
   uint32_t runs = 0;  // of tiles
   State state;
@@ -75,17 +75,17 @@ struct PartWorker {
       keys.wait_full(n + tile);
       state.score(s, keys.stage(n + tile), share);
       release(keys, n + tile);
-      state.mask(s, p, item, position + tile * kPartTile, share, scale);
+      state.mask(s, p, item, position + tile * kPartTile, share, scales);
       state.leave_max(s, tops[tile][share]);
     }
     sync_warps();
     if (tile < tiles) {
-      state.leave_weights(s, tops, tile, share, scale, exchange.weights[tile]);
+      state.leave_weights(s, tops, tile, share, scales.exponent, exchange.weights[tile]);
     }
     sync_warps();
 #pragma unroll 1
     for (int t = 0; t < tiles; ++t, ++n) {
-      state.take_weights(exchange.weights[t], tops[t], scale);
+      state.take_weights(exchange.weights[t], tops[t], scales.exponent);
       values.wait_full(n);
       state.add_values(values.stage(n), item.seq_len - (position + t * kPartTile));
       release(values, n);
@@ -114,7 +114,7 @@ struct PartWorker {
                       state.part,
                       item.num_toks * p.group);
       } else {
-        state.total.merge(state.part, scale);
+        state.total.merge(state.part, scales.exponent);
       }
     }
     return parts;
@@ -127,7 +127,7 @@ struct PartWorker {
     for (int32_t i = 0; i < item.num_parts; ++i) {
       Stored::load(
           state.part, Stored::place(p, item.first_part + i, piece.head), item.num_toks * p.group);
-      state.total.merge(state.part, scale);
+      state.total.merge(state.part, scales.exponent);
     }
   }
 
@@ -135,14 +135,17 @@ struct PartWorker {
     Piece piece;
     bool more = queue.get(0, piece);
     if (more) {
-      load_queries<kDim, kHeadTiles>(state.q, p, piece);
+      state.load_q(p, piece);
     }
     for (uint32_t k = 1; more; ++k) {
       const Piece done = piece;
+      if constexpr (kFormat != KvFormat::kBF16) {
+        scales = head_scales<kFormat>(p, done.head);
+      }
       const int32_t parts = add_parts(done);
       more = queue.get(k, piece);
       if (more) {
-        load_queries<kDim, kHeadTiles>(state.q, p, piece);
+        state.load_q(p, piece);
       }
       if (done.item.num_parts > 1) {
         if (!arrive(p, done, parts)) {
@@ -150,14 +153,13 @@ struct PartWorker {
         }
         merge_stored(done);
       }
-      state.write(p, done, scale);
+      state.write(p, done, scales);
     }
   }
 };
 
-template <int kDim, int kHeadTiles>
+template <int kHeadTiles, typename Sizes>
 struct PartControl {
-  using Sizes = PartSizes<kDim, kHeadTiles>;
   PartExchange<kHeadTiles> exchange;
   uint64_t keys[2 * Sizes::kStages];
   uint64_t values[2 * Sizes::kStages];
@@ -165,13 +167,13 @@ struct PartControl {
   alignas(16) int32_t slots[PartQueue::kSlots * PartQueue::kSlotInts];
 };
 
-template <int kDim, int kHeadTiles>
-__global__ void __launch_bounds__(kPartThreads, PartSizes<kDim, kHeadTiles>::kBlocksPerSm)
+template <int kDim, int kHeadTiles, KvFormat kFormat>
+__global__ void __launch_bounds__(kPartThreads, PartSizes<kDim, kHeadTiles, kFormat>::kBlocksPerSm)
 part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
-  using Sizes = PartSizes<kDim, kHeadTiles>;
+  using Sizes = PartSizes<kDim, kHeadTiles, kFormat>;
   using Tiles = Ring<Sizes::kStages>;
   extern __shared__ __align__(1024) char memory[];
-  auto& control = *reinterpret_cast<PartControl<kDim, kHeadTiles>*>(memory + Sizes::kRingBytes);
+  auto& control = *reinterpret_cast<PartControl<kHeadTiles, Sizes>*>(memory + Sizes::kRingBytes);
   const uint32_t base = shared_address(memory);
   const Tiles keys{shared_address(control.keys), base, Sizes::kTileBytes};
   const Tiles values{
@@ -191,47 +193,49 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
   if (warp == kDealWarp) {
     deal_pieces(p, queue);
   } else if (warp == kKeyWarp) {
-    load_tiles<kDim, kHeadTiles>(p, maps.k, queue, keys);
+    load_tiles<Sizes>(p, maps.k, queue, keys);
   } else if (warp == kValueWarp) {
-    load_tiles<kDim, kHeadTiles>(p, maps.v, queue, values);
+    load_tiles<Sizes>(p, maps.v, queue, values);
   } else {
     pdl_wait();
     pdl_release();
-    PartWorker<kDim, kHeadTiles> worker{.p = p,
-                                        .keys = keys,
-                                        .values = values,
-                                        .exchange = control.exchange,
-                                        .scale = exponent_scale(p.scale, p.soft_cap)};
+    PartWorker<kDim, kHeadTiles, kFormat> worker{.p = p,
+                                                 .keys = keys,
+                                                 .values = values,
+                                                 .exchange = control.exchange,
+                                                 .scales = head_scales<kFormat>(p, 0)};
     worker.run(queue);
   }
 }
 
-template <int kDim, int kHeadTiles>
+template <int kDim, int kHeadTiles, KvFormat kFormat>
 void launch_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks) {
-  using Sizes = PartSizes<kDim, kHeadTiles>;
-  constexpr auto* kKernel = &part_decode_kernel<kDim, kHeadTiles>;
+  using Sizes = PartSizes<kDim, kHeadTiles, kFormat>;
+  constexpr auto* kKernel = &part_decode_kernel<kDim, kHeadTiles, kFormat>;
+  const TmaMaps maps{part_tile_map<kDim, kFormat>(params, params.k),
+                     part_tile_map<kDim, kFormat>(params, params.v)};
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_blocks));
   shape.block = dim3(kPartThreads);
-  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<kDim, kHeadTiles>);
+  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<kHeadTiles, Sizes>);
   allow_shared_bytes<kKernel>(shape.shared_bytes);
-  launch(stream, "attention_decode", shape, kKernel, params, tma_maps(params, kDim));
+  launch(stream, "attention_decode", shape, kKernel, params, maps);
 }
 
 }  // namespace
 
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 void native_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks) {
   if (params.decode_pairs <= 8) {
-    launch_part_decode<kDim, 1>(stream, params, num_blocks);
+    launch_part_decode<kDim, 1, kFormat>(stream, params, num_blocks);
   } else if (params.decode_pairs <= 16) {
-    launch_part_decode<kDim, 2>(stream, params, num_blocks);
+    launch_part_decode<kDim, 2, kFormat>(stream, params, num_blocks);
   } else {
-    launch_part_decode<kDim, 3>(stream, params, num_blocks);
+    launch_part_decode<kDim, 3, kFormat>(stream, params, num_blocks);
   }
 }
-template void native_part_decode<WR_HEAD_DIM>(Stream& stream,
-                                              const NativeParams& params,
-                                              int32_t num_blocks);
+template void native_part_decode<WR_HEAD_DIM, KvFormat::WR_KV_FORMAT>(Stream& stream,
+                                                                      const NativeParams& params,
+                                                                      int32_t num_blocks);
 
 }  // namespace warprow::cuda

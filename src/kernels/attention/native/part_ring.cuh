@@ -3,6 +3,7 @@
 
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/native/decode_tiles.cuh"
+#include "kernels/attention/native/operands.cuh"
 #include "kernels/attention/native/params.h"
 #include "kernels/attention/native/parts.h"
 #include "kernels/cuda/mbarrier.cuh"
@@ -22,15 +23,53 @@ constexpr int kRunTiles = 2;                          // that the compute warps 
 constexpr int kTileWarps = kDecodeWarps / kRunTiles;  // that compute a tile's scores
 
 // The keys of a tile are a stage of one ring, its values a stage of another.
-template <int kDim, int kHeadTiles>
+template <int kDim, int kHeadTiles, KvFormat kFormat>
 struct PartSizes {
-  static constexpr int kBoxBytes = kDecodeTile * kDim * 2;
+  static constexpr int kBytes = Operands<kFormat>::kBytes;
+  static constexpr int kRowBytes = kDim * kBytes < 128 ? 64 : 128;  // of a box in shared memory
+  static constexpr int kBoxBytes = kDecodeTile * kDim * kBytes;
   static constexpr int kTileBytes = kPartBoxes * kBoxBytes;
-  static constexpr int kStages = kDim > 128 ? 3 : (kHeadTiles == 1 ? 3 : 5) * 128 / kDim;
+  // As many bytes in flight with either format.
+  static constexpr int kStages =
+      (kDim > 128 ? 3 : (kHeadTiles == 1 ? 3 : 5) * 128 / kDim) * 2 / kBytes;
   static constexpr int kRingBytes = 2 * kStages * kTileBytes;
   static constexpr int kBlocksPerSm = kHeadTiles == 1 && kDim <= 128 ? 2 : 1;
   static_assert(kStages >= kRunTiles);
+
+  // Offset of 16 bytes of a token in a box, with TMA's swizzle of its rows.
+  [[nodiscard]] static __device__ int place(int token, int chunk) {
+    if constexpr (kRowBytes == 64) {
+      return token * 64 + (chunk ^ (token / 2 % 4)) * 16;
+    } else {
+      return DecodeSizes<kDim, kHeadTiles>::place(token, chunk);
+    }
+  }
 };
+
+// Tensor map of a layer's keys or values: a box is a decode tile's tokens of one head.
+template <int kDim, KvFormat kFormat>
+CUtensorMap part_tile_map(const NativeParams& p, const char* base) {
+  if constexpr (kFormat == KvFormat::kBF16) {
+    return decode_tile_map(base, p, kDim);
+  } else {
+    constexpr uint32_t kRow = PartSizes<kDim, 1, kFormat>::kRowBytes;
+    constexpr uint32_t kParts = kDim / kRow;
+    return tensor_map<5>(base,
+                         {kRow,
+                          static_cast<uint64_t>(p.block_size),
+                          kParts,
+                          static_cast<uint64_t>(p.num_kv_heads),
+                          uint64_t{1} << 31},
+                         {static_cast<uint64_t>(p.token_bytes),
+                          kRow,
+                          static_cast<uint64_t>(p.head_bytes),
+                          static_cast<uint64_t>(p.block_bytes)},
+                         {kRow, static_cast<uint32_t>(kDecodeTile), kParts, 1, 1},
+                         CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                         CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                         kRow == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
+  }
+}
 
 // The pieces of a CTA, in order. The first two are fixed. The k-th is taken when the CTA begins piece k - 2, so that
 // loads can run ahead.
@@ -111,12 +150,11 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue) {
 }
 
 // One warp: loads the keys, or the values, of all pieces.
-template <int kDim, int kHeadTiles, typename Tiles>
+template <typename Sizes, typename Tiles>
 __device__ void load_tiles(const NativeParams& p,
                            const CUtensorMap& map,
                            const PartQueue& queue,
                            const Tiles& tiles) {
-  using Sizes = PartSizes<kDim, kHeadTiles>;
   const int lane = threadIdx.x % 32;
   bool waited = !p.settled;
   uint32_t n = 0;

@@ -23,11 +23,16 @@ struct PartExchange {
 
 // The part in work and the parts before it, for up to 8 * kHeadTiles (query, head) pairs. Of a run of tiles each warp
 // computes the scores and weights of a share of one tile. It multiplies all weights with a quarter of the head's elements.
-// Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8. Sums: lane (g, t) has pair
+// Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8, with an 8-bit cache 2g
+// and 2g + 1. Sums: lane (g, t) has pair
 // g.
-template <int kDim, int kHeadTiles>
+template <int kHeadDim, int kHeadTiles, KvFormat kFormat>
 struct PartState {
-  using Sizes = PartSizes<kDim, kHeadTiles>;
+  static constexpr int kDim = kHeadDim;
+  static constexpr int kNumHeadTiles = kHeadTiles;
+  static constexpr bool kF8 = kFormat != KvFormat::kBF16;
+  using Two = Operands<kFormat>;
+  using Sizes = PartSizes<kDim, kHeadTiles, kFormat>;
   static constexpr int kSteps = kDim / 16;
   static constexpr int kSlice = kDim / kDecodeWarps;
   static constexpr int kDimTiles = kSlice / 16;
@@ -118,7 +123,6 @@ struct PartState {
 
   // The scores of a share of a tile: lane (g, t) gets of every 16 keys g and g + 8, for pairs 2t and 2t + 1.
   __device__ void score(Scores& s, uint32_t keys, int share) const {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
 #pragma unroll
@@ -130,9 +134,17 @@ struct PartState {
       }
     }
     keys += share * kShareSteps * Sizes::kBoxBytes;
+    if constexpr (kF8) {
+      score_f8(s, keys);
+    } else {
+      score_bf16(s, keys);
+    }
+  }
+  __device__ void score_bf16(Scores& s, uint32_t keys) const {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const uint32_t at = DecodeSizes<kDim, 1>::place(lane % 16, 2 * step + lane / 16);
+      const uint32_t at = Sizes::place(lane % 16, 2 * step + lane / 16);
 #pragma unroll
       for (int m = 0; m < kShareSteps; ++m) {
         uint32_t a[4];
@@ -140,6 +152,30 @@ struct PartState {
 #pragma unroll
         for (int h = 0; h < kHeadTiles; ++h) {
           mma_bf16(s[h][m], a, q[h][step][0], q[h][step][1]);
+        }
+      }
+    }
+  }
+  // The same of 8-bit keys: a load has 32 elements of 16 keys, of which a lane gets four adjacent ones of two keys, twice.
+  __device__ void score_f8(Scores& s, uint32_t keys) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < kSteps; step += 2) {
+      const uint32_t at = Sizes::place(lane % 16, step + lane / 16);
+#pragma unroll
+      for (int m = 0; m < kShareSteps; ++m) {
+        uint32_t four[4];
+        load_matrices(four, keys + m * Sizes::kBoxBytes + at);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t a[4] = {Two::low_pair(four[2 * i]),
+                                 Two::low_pair(four[2 * i + 1]),
+                                 Two::high_pair(four[2 * i]),
+                                 Two::high_pair(four[2 * i + 1])};
+#pragma unroll
+          for (int h = 0; h < kHeadTiles; ++h) {
+            Two::mma(s[h][m], a, q[h][step + i][0], q[h][step + i][1]);
+          }
         }
       }
     }
@@ -166,7 +202,7 @@ struct PartState {
                        const DecodeItem& item,
                        int32_t position,
                        int share,
-                       float scale) const {
+                       const HeadScales& scales) const {
     const bool whole = (p.window == 0 || position >= item.seq_len - p.window) &&
                        position + kPartTile <= item.seq_len - (item.num_toks - 1);
 #pragma unroll
@@ -176,7 +212,7 @@ struct PartState {
         if (p.soft_cap > 0.0F) {
 #pragma unroll
           for (float& v : s[h][m]) {
-            v = to_log2_score(v, scale, p.scale, p.soft_cap);
+            v = to_log2_score(v, scales.exponent, scales.score, p.soft_cap);
           }
         }
         if (!whole) {
@@ -234,7 +270,7 @@ struct PartState {
         for (int i = 0; i < 2; ++i) {
           const float even = weight_of(s[h][m][2 * i], scale, base[0]);
           const float odd = weight_of(s[h][m][2 * i + 1], scale, base[1]);
-          two[m][i] = transpose_matrix(pack_bf16(even, odd));
+          two[m][i] = transpose_matrix(Two::pack(even, odd));
         }
       }
       to[h][share][threadIdx.x % 32] = {two[0][0], two[0][1], two[1][0], two[1][1]};
@@ -271,7 +307,7 @@ struct PartState {
       for (int m = 0; m < kMmaSteps; ++m) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          lane_sum[h] = add_weights(lane_sum[h], weights[h][m][i]);
+          lane_sum[h] = add_weights<kFormat>(lane_sum[h], weights[h][m][i]);
         }
       }
     }
@@ -279,6 +315,13 @@ struct PartState {
 
   // Adds the products of the weights with the tile's values, of which the first `valid` are the row's.
   __device__ void add_values(uint32_t values, int32_t valid) {
+    if constexpr (kF8) {
+      add_values_f8(values, valid);
+    } else {
+      add_values_bf16(values, valid);
+    }
+  }
+  __device__ void add_values_bf16(uint32_t values, int32_t valid) {
     const int lane = threadIdx.x % 32;
     const int token = lane % 8 + lane / 16 * 8;
 #pragma unroll
@@ -287,8 +330,7 @@ struct PartState {
       for (int d = 0; d < kDimTiles; ++d) {
         const int chunk = slice() / 8 + 2 * d + lane / 8 % 2;
         uint32_t v[4];
-        load_matrices_transposed(
-            v, values + m * Sizes::kBoxBytes + DecodeSizes<kDim, 1>::place(token, chunk));
+        load_matrices_transposed(v, values + m * Sizes::kBoxBytes + Sizes::place(token, chunk));
         if (valid < kPartTile) {
           clear_values(v, valid - m * 16);
         }
@@ -300,8 +342,72 @@ struct PartState {
     }
   }
 
+  // The same of 8-bit values: a load has 16 elements of 32 tokens, or 32 of 16 tokens. A lane gets two adjacent elements of
+  // two adjacent tokens.
+  __device__ void add_values_f8(uint32_t values, int32_t valid) {
+    constexpr int kTileSteps = kSlice == 16 ? 2 : 1;  // of tokens in a load
+    constexpr int kLoadTiles = kSlice == 16 ? 1 : 2;  // of elements
+    const int lane = threadIdx.x % 32;
+    const int token = lane % (16 * kTileSteps);
+#pragma unroll
+    for (int m = 0; m < kMmaSteps; m += kTileSteps) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; d += kLoadTiles) {
+        const int chunk = slice() / 16 + d + (kLoadTiles == 2 ? lane / 16 : 0);
+        uint32_t four[4];
+        load_matrices_transposed(
+            four, values + (m + token / 16) * Sizes::kBoxBytes + Sizes::place(token % 16, chunk));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int step = m + (kTileSteps == 2 ? i : 0);
+          const int tile = d + (kLoadTiles == 2 ? i : 0);
+          uint32_t v[4];
+          Two::split(four[2 * i], v[0], v[1]);
+          Two::split(four[2 * i + 1], v[2], v[3]);
+          if (valid < kPartTile) {
+            clear_values(v, valid - step * 16);
+          }
+#pragma unroll
+          for (int h = 0; h < kHeadTiles; ++h) {
+            Two::mma(part.o[h][tile], v, weights[h][step][0], weights[h][step][1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Loads the queries of a piece.
+  __device__ void load_q(const NativeParams& p, const Piece& piece) {
+    if constexpr (kF8) {
+      load_halves(p, piece);
+    } else {
+      load_queries<kDim, kHeadTiles>(q, p, piece);
+    }
+  }
+  // As halves, four adjacent elements of every 16 in a lane.
+  __device__ void load_halves(const NativeParams& p, const Piece& piece) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      const int pair = h * 8 + lane / 4;
+      const int query = pair / p.group;
+      const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
+                         (piece.item.first_tok + query) * p.q_stride +
+                         ((piece.head - query) * p.group + pair) * kDim + (lane % 4) * 4;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint2 two = {0, 0};
+        if (pair < piece.item.num_toks * p.group) {
+          two = *reinterpret_cast<const uint2*>(from + step * 16);
+        }
+        q[h][step][0] = Two::query(two.x);
+        q[h][step][1] = Two::query(two.y);
+      }
+    }
+  }
+
   // Writes the results of all parts.
-  __device__ void write(const NativeParams& p, const Piece& piece, float scale) const {
+  __device__ void write(const NativeParams& p, const Piece& piece, const HeadScales& scales) const {
     const int lane = threadIdx.x % 32;
     const int pairs = piece.item.num_toks * p.group;
 #pragma unroll
@@ -312,39 +418,74 @@ struct PartState {
         const int pair = h * 8 + lane % 4 * 2 + i;
         const int query = pair / p.group;
         const int32_t head = (piece.head - query) * p.group + pair;
-        const Finish end =
-            finish(total.max[h][i], total.sum[h][i], scale, pair < pairs ? p.sinks : nullptr, head);
+        const Finish end = finish<kFormat>(
+            total.max[h][i], total.sum[h][i], scales, pair < pairs ? p.sinks : nullptr, head);
         inverse[i] = end.inverse;
         if (p.lse != nullptr && threadIdx.x < 4 && pair < pairs) {
           p.lse[(piece.item.first_tok + query) * p.lse_stride + head] = end.lse;
         }
       }
-      const int pair = h * 8 + lane / 4;
+      if constexpr (kF8) {
+        write_pairs(p, piece, h, inverse);
+      } else {
+        write_rows(p, piece, h, inverse);
+      }
+    }
+  }
+  __device__ void write_rows(const NativeParams& p,
+                             const Piece& piece,
+                             int h,
+                             const float (&inverse)[2]) const {
+    const int lane = threadIdx.x % 32;
+    const int pairs = piece.item.num_toks * p.group;
+    const int pair = h * 8 + lane / 4;
+    const int query = pair / p.group;
+    const int32_t head = (piece.head - query) * p.group + pair;
+    auto* to = static_cast<__nv_bfloat16*>(p.out) + (piece.item.first_tok + query) * p.out_stride +
+               head * kDim + slice() + lane % 4 * 2;
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t two =
+            transpose_matrix(pack_bf16(finished(total.o[h][d][2 * i], inverse[0]),
+                                       finished(total.o[h][d][2 * i + 1], inverse[1])));
+        if (pair < pairs) {
+          *reinterpret_cast<uint32_t*>(to + d * 16 + i * 8) = two;
+        }
+      }
+    }
+  }
+  // With an 8-bit cache a lane has adjacent elements of its two pairs.
+  __device__ void write_pairs(const NativeParams& p,
+                              const Piece& piece,
+                              int h,
+                              const float (&inverse)[2]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int pair = h * 8 + lane % 4 * 2 + i;
+      if (pair >= piece.item.num_toks * p.group) {
+        continue;
+      }
       const int query = pair / p.group;
-      const int32_t head = (piece.head - query) * p.group + pair;
       auto* to = static_cast<__nv_bfloat16*>(p.out) +
-                 (piece.item.first_tok + query) * p.out_stride + head * kDim + slice() +
-                 lane % 4 * 2;
+                 (piece.item.first_tok + query) * p.out_stride +
+                 ((piece.head - query) * p.group + pair) * kDim + slice() + lane / 4 * 2;
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint32_t two =
-              transpose_matrix(pack_bf16(finished(total.o[h][d][2 * i], inverse[0]),
-                                         finished(total.o[h][d][2 * i + 1], inverse[1])));
-          if (pair < pairs) {
-            *reinterpret_cast<uint32_t*>(to + d * 16 + i * 8) = two;
-          }
-        }
+        *reinterpret_cast<uint32_t*>(to + d * 16) = pack_bf16(
+            finished(total.o[h][d][i], inverse[i]), finished(total.o[h][d][i + 2], inverse[i]));
       }
     }
   }
 };
 
 // A warp's share of a part in scratch: for two pairs the outputs as float4 [kDimTiles, 8 lanes], then maxima and sums.
-template <int kDim, int kHeadTiles>
+template <typename State>
 struct StoredPart {
-  using State = PartState<kDim, kHeadTiles>;
+  static constexpr int kDim = State::kDim;
+  static constexpr int kHeadTiles = State::kNumHeadTiles;
   using Sums = typename State::Sums;
   static constexpr int kVectors = State::kDimTiles * 8 + 1;  // of two pairs
   static_assert(kDecodeWarps * kVectors * 4 == partial_floats(2, kDim));

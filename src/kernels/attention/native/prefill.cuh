@@ -13,11 +13,12 @@
 #include <type_traits>
 
 // Formula: paged_attention.h, for rows with any number of query tokens.
-// Shapes: NativeParams; head_dim 64, 128, or in parts 256; bf16 cache.
+// Shapes: NativeParams; head_dim 64, 128, or in parts 256; a cache of bf16, or in parts of 8-bit floats.
 // Mapping: a CTA for 64 or 128 query-head rows (query by query, the group's heads side by side, so that they
 //   share key tiles) of one batch row and KV head; the last tiles of a row first, because they see the most
 //   keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in shared memory. With heads of 256 the
-//   outputs of the parts before are in shared memory too, since registers hold one part's.
+//   outputs of the parts before are in shared memory too, since registers hold one part's. Tiles of an 8-bit cache become
+//   halves in shared memory, once for all warps.
 // Bytes moved: per item its visible keys and values once, mostly from L2.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute positions,
 //   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
@@ -33,16 +34,22 @@ constexpr int kPrefillThreads = 32 * kPrefillWarps;
 // Whether the outputs of the parts before are in shared memory.
 constexpr bool total_in_shared(int dim) { return dim > 128; }
 
-// kWide: m16 tiles of a warp.
-template <int kDim, int kWide>
+// kWide: m16 tiles of a warp. A stage has a tile as the cache has it; with an 8-bit cache one tile of halves follows.
+template <int kDim, int kWide, KvFormat kFormat>
 struct PrefillSizes {
+  static constexpr bool kF8 = kFormat != KvFormat::kBF16;
   static constexpr int kRows = 16 * kPrefillWarps * kWide;
   static constexpr int kChunks = kDim / 8;
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kQueryBytes = kRows * kRowBytes;
-  static constexpr int kHalfBytes = kPrefillKeys * kRowBytes;
-  static constexpr int kStageBytes = 2 * kHalfBytes;
-  static constexpr int kTotalAt = kQueryBytes + 2 * kStageBytes;
+  static constexpr int kHalfBytes = kPrefillKeys * kRowBytes;  // keys or values as operands
+  static constexpr int kStoredChunks =
+      kDim * Operands<kFormat>::kBytes / 16;  // of a token in the cache
+  static constexpr int kStoredBytes =
+      kPrefillKeys * kStoredChunks * 16;  // keys or values in a stage
+  static constexpr int kStageBytes = 2 * kStoredBytes;
+  static constexpr int kTileAt = kQueryBytes + 2 * kStageBytes;
+  static constexpr int kTotalAt = kTileAt + (kF8 ? 2 * kHalfBytes : 0);
   static constexpr int kSharedBytes =
       kTotalAt + (total_in_shared(kDim) ? kRows * kDim * static_cast<int>(sizeof(float)) : 0);
   static constexpr int kTokensAtOnce = kPrefillThreads / kChunks;
@@ -96,13 +103,14 @@ struct PrefillItem {
 };
 
 // Loads key and value tiles into shared memory by cp.async.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 struct KeyFeed {
   int64_t held = 0;  // lane l: offset of segment held_first + l in the cache
   int32_t held_first = -1;
 
   __device__ void issue(const NativeParams& p, const PrefillItem& item, int tile, uint32_t stage) {
-    using Sizes = PrefillSizes<kDim, 1>;
+    using Sizes = PrefillSizes<kDim, 1, kFormat>;
+    constexpr int kTokensAtOnce = kPrefillThreads / Sizes::kStoredChunks;
     constexpr int kSegments = kPrefillKeys / kSegmentToks;
     const int lane = threadIdx.x % 32;
     const int32_t first = tile * kSegments;
@@ -116,30 +124,77 @@ struct KeyFeed {
                item.kv_head * p.head_bytes;
       }
     }
-    const int chunk = static_cast<int>(threadIdx.x) % Sizes::kChunks;
-    const int slot = static_cast<int>(threadIdx.x) / Sizes::kChunks;
-    constexpr int kPasses = kSegmentToks / Sizes::kTokensAtOnce;
+    const int chunk = static_cast<int>(threadIdx.x) % Sizes::kStoredChunks;
+    const int slot = static_cast<int>(threadIdx.x) / Sizes::kStoredChunks;
+    constexpr int kPasses = (kSegmentToks + kTokensAtOnce - 1) / kTokensAtOnce;
 #pragma unroll
     for (int i = 0; i < kSegments; ++i) {
       const int64_t place = __shfl_sync(0xffffffffU, held, first - held_first + i);
 #pragma unroll
       for (int j = 0; j < kPasses; ++j) {
-        const int within = slot + j * Sizes::kTokensAtOnce;
+        const int within = slot + j * kTokensAtOnce;
+        if (kTokensAtOnce > kSegmentToks && within >= kSegmentToks) {
+          continue;
+        }
         const int token = i * kSegmentToks + within;
         const bool valid = tile * kPrefillKeys + token < item.seq_len;
         const int64_t from = place + within * p.token_bytes + chunk * 16;
-        const uint32_t to = stage + swizzled(token, chunk, Sizes::kRowBytes);
+        const uint32_t to = stage + (Sizes::kF8 ? (token * Sizes::kStoredChunks + chunk) * 16
+                                                : swizzled(token, chunk, Sizes::kRowBytes));
         copy16_async(to, valid ? p.k + from : p.k, valid);
-        copy16_async(to + Sizes::kHalfBytes, valid ? p.v + from : p.v, valid);
+        copy16_async(to + Sizes::kStoredBytes, valid ? p.v + from : p.v, valid);
       }
     }
     copy_commit();
   }
 };
 
-template <int kDim, int kWide>
+// With an 8-bit cache: replaces the queries by halves in the order of order.cuh. After a barrier that follows their copy.
+template <typename Sizes, KvFormat kFormat>
+__device__ void round_queries(uint32_t queries) {
+  using Two = Operands<kFormat>;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < Sizes::kRows * Sizes::kChunks / 2; i += kPrefillThreads) {
+    const int row = i / (Sizes::kChunks / 2);
+    const int chunk = i % (Sizes::kChunks / 2) * 2;
+    const uint32_t first = queries + swizzled(row, chunk, Sizes::kRowBytes);
+    const uint32_t second = queries + swizzled(row, chunk + 1, Sizes::kRowBytes);
+    const uint4 a = load_shared_four(first);
+    const uint4 b = load_shared_four(second);
+    store_shared_four(first, {Two::query(a.x), Two::query(a.z), Two::query(b.x), Two::query(b.z)});
+    store_shared_four(second, {Two::query(a.y), Two::query(a.w), Two::query(b.y), Two::query(b.w)});
+  }
+}
+
+// With an 8-bit cache: makes a tile of halves from a stage.
+template <typename Sizes, KvFormat kFormat>
+__device__ void expand_tile(uint32_t stage, uint32_t tile) {
+  using Two = Operands<kFormat>;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < kPrefillKeys * Sizes::kStoredChunks; i += kPrefillThreads) {
+    const int row = i / Sizes::kStoredChunks;
+    const int chunk = i % Sizes::kStoredChunks * 2;
+    const uint32_t first = tile + swizzled(row, chunk, Sizes::kRowBytes);
+    const uint32_t second = tile + swizzled(row, chunk + 1, Sizes::kRowBytes);
+    const uint4 k = load_shared_four(stage + i * 16);
+    store_shared_four(
+        first, {Two::low_pair(k.x), Two::low_pair(k.y), Two::low_pair(k.z), Two::low_pair(k.w)});
+    store_shared_four(
+        second,
+        {Two::high_pair(k.x), Two::high_pair(k.y), Two::high_pair(k.z), Two::high_pair(k.w)});
+    const uint4 v = load_shared_four(stage + Sizes::kStoredBytes + i * 16);
+    store_shared_four(
+        first + Sizes::kHalfBytes,
+        {Two::low_pair(v.x), Two::high_pair(v.x), Two::low_pair(v.y), Two::high_pair(v.y)});
+    store_shared_four(
+        second + Sizes::kHalfBytes,
+        {Two::low_pair(v.z), Two::high_pair(v.z), Two::low_pair(v.w), Two::high_pair(v.w)});
+  }
+}
+
+template <typename Sizes>
 __device__ void copy_queries(const NativeParams& p, const PrefillItem& item, uint32_t to) {
-  using Sizes = PrefillSizes<kDim, kWide>;
+  constexpr int kDim = Sizes::kRowBytes / 2;
   const int chunk = static_cast<int>(threadIdx.x) % Sizes::kChunks;
 #pragma unroll 4
   for (int r = static_cast<int>(threadIdx.x) / Sizes::kChunks; r < Sizes::kRows;
@@ -155,9 +210,10 @@ __device__ void copy_queries(const NativeParams& p, const PrefillItem& item, uin
 }
 
 // A warp's rows: lane (g, t) has rows g and g + 8 of each m16 tile. In parts, `total` has the parts before.
-template <int kDim, int kWide, bool kParts>
+template <int kDim, int kWide, bool kParts, KvFormat kFormat>
 struct PrefillState {
-  using Sizes = PrefillSizes<kDim, kWide>;
+  using Two = Operands<kFormat>;
+  using Sizes = PrefillSizes<kDim, kWide, kFormat>;
   static constexpr int kKeyTiles = kPrefillKeys / 8;
   static constexpr int kDimTiles = kDim / 8;
   float o[kWide][kDimTiles][4];
@@ -266,8 +322,8 @@ struct PrefillState {
         load_matrices(b, keys + swizzled(n * 8 + key, 2 * step + (lane / 8) % 2, Sizes::kRowBytes));
 #pragma unroll
         for (int m = 0; m < kWide; ++m) {
-          mma_bf16(s[m][n], a[m], b[0], b[1]);
-          mma_bf16(s[m][n + 1], a[m], b[2], b[3]);
+          Two::mma(s[m][n], a[m], b[0], b[1]);
+          Two::mma(s[m][n + 1], a[m], b[2], b[3]);
         }
       }
     }
@@ -316,7 +372,7 @@ struct PrefillState {
         s[n][2 * i] = weight_of(s[n][2 * i], scale_log2, base);
         s[n][2 * i + 1] = weight_of(s[n][2 * i + 1], scale_log2, base);
         if constexpr (kParts) {
-          rounded = add_weights(rounded, pack_bf16(s[n][2 * i], s[n][2 * i + 1]));
+          rounded = add_weights<kFormat>(rounded, Two::pack(s[n][2 * i], s[n][2 * i + 1]));
         } else {
           added += s[n][2 * i] + s[n][2 * i + 1];
         }
@@ -341,10 +397,10 @@ struct PrefillState {
       uint32_t a[kWide][4];
 #pragma unroll
       for (int m = 0; m < kWide; ++m) {
-        a[m][0] = pack_bf16(s[m][2 * step][0], s[m][2 * step][1]);
-        a[m][1] = pack_bf16(s[m][2 * step][2], s[m][2 * step][3]);
-        a[m][2] = pack_bf16(s[m][2 * step + 1][0], s[m][2 * step + 1][1]);
-        a[m][3] = pack_bf16(s[m][2 * step + 1][2], s[m][2 * step + 1][3]);
+        a[m][0] = Two::pack(s[m][2 * step][0], s[m][2 * step][1]);
+        a[m][1] = Two::pack(s[m][2 * step][2], s[m][2 * step][3]);
+        a[m][2] = Two::pack(s[m][2 * step + 1][0], s[m][2 * step + 1][1]);
+        a[m][3] = Two::pack(s[m][2 * step + 1][2], s[m][2 * step + 1][3]);
       }
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += 2) {
@@ -353,22 +409,24 @@ struct PrefillState {
             b, values + swizzled(step * 16 + lane % 16, d + lane / 16, Sizes::kRowBytes));
 #pragma unroll
         for (int m = 0; m < kWide; ++m) {
-          mma_bf16(o[m][d], a[m], b[0], b[1]);
-          mma_bf16(o[m][d + 1], a[m], b[2], b[3]);
+          Two::mma(o[m][d], a[m], b[0], b[1]);
+          Two::mma(o[m][d + 1], a[m], b[2], b[3]);
         }
       }
     }
   }
 
+  // tile: of keys and values, as operands.
   __device__ void add_tile(const NativeParams& p,
                            const PrefillItem& item,
+                           const HeadScales& scales,
                            uint32_t queries,
-                           uint32_t stage,
+                           uint32_t tile,
                            int32_t first_key,
                            bool masked) {
     float s[kWide][kKeyTiles][4];
-    score(s, queries, stage);
-    const float scale_log2 = exponent_scale(p.scale, p.soft_cap);
+    score(s, queries, tile);
+    const float scale_log2 = scales.exponent;
     if (p.soft_cap > 0.0F) {
 #pragma unroll
       for (int m = 0; m < kWide; ++m) {
@@ -376,7 +434,7 @@ struct PrefillState {
         for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            s[m][n][i] = to_log2_score(s[m][n][i], scale_log2, p.scale, p.soft_cap);
+            s[m][n][i] = to_log2_score(s[m][n][i], scale_log2, scales.score, p.soft_cap);
           }
         }
       }
@@ -388,26 +446,27 @@ struct PrefillState {
     for (int m = 0; m < kWide; ++m) {
       online_softmax(s[m], m, scale_log2);
     }
-    add_values(s, stage + Sizes::kHalfBytes);
+    add_values(s, tile + Sizes::kHalfBytes);
   }
 
   // The factor of a row's outputs, and its log-sum-exp.
-  __device__ Finish finish_row(const NativeParams& p, int32_t head, int m, int i) const {
-    const float scale = exponent_scale(p.scale, p.soft_cap);
+  __device__ Finish
+  finish_row(const NativeParams& p, const HeadScales& scales, int32_t head, int m, int i) const {
     if constexpr (kParts) {
-      return finish(total.max[m][i], total.sum[m][i], scale, p.sinks, head);
+      return finish<kFormat>(total.max[m][i], total.sum[m][i], scales, p.sinks, head);
     }
-    return finish_lanes(max[m][i], sum[m][i], scale, p.sinks, head);
+    return finish_lanes(max[m][i], sum[m][i], scales.exponent, p.sinks, head);
   }
 
-  __device__ void write_row(const NativeParams& p, const PrefillItem& item, int m, int i) {
+  __device__ void write_row(
+      const NativeParams& p, const PrefillItem& item, const HeadScales& scales, int m, int i) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int32_t packed = item.first_row + (warp * kWide + m) * 16 + i * 8 + lane / 4;
     const bool valid = packed < item.num_rows;
     const int32_t query = valid ? packed / p.group : 0;
     const int32_t head = item.kv_head * p.group + (valid ? packed - query * p.group : 0);
-    const Finish end = finish_row(p, head, m, i);
+    const Finish end = finish_row(p, scales, head, m, i);
     if (!valid) {
       return;
     }
@@ -431,9 +490,9 @@ struct PrefillState {
   }
 };
 
-template <int kDim, int kWide, bool kParts>
+template <int kDim, int kWide, bool kParts, KvFormat kFormat>
 __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativeParams p) {
-  using Sizes = PrefillSizes<kDim, kWide>;
+  using Sizes = PrefillSizes<kDim, kWide, kFormat>;
   extern __shared__ __align__(16) char shared[];
   pdl_wait();
   pdl_release();
@@ -443,9 +502,9 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   }
   const uint32_t queries = shared_address(shared);
   const uint32_t ring = queries + Sizes::kQueryBytes;
-  KeyFeed<kDim> feed;
-  PrefillState<kDim, kWide, kParts> state;
-  copy_queries<kDim, kWide>(p, item, queries);
+  KeyFeed<kDim, kFormat> feed;
+  PrefillState<kDim, kWide, kParts, kFormat> state;
+  copy_queries<Sizes>(p, item, queries);
   int tile = item.first_key / kPrefillKeys;
   const int end = (item.end_key + kPrefillKeys - 1) / kPrefillKeys;
   feed.issue(p, item, tile, ring);
@@ -456,8 +515,13 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   const int32_t all_see_to =
       p.end_key(item.first_position + item.first_row / p.group, item.seq_len);
   int stage = 0;
-  const float scale = exponent_scale(p.scale, p.soft_cap);
+  const HeadScales scales = head_scales<kFormat>(p, item.kv_head);
   int32_t border = kParts ? part_end(tile * kPrefillKeys) : 0;
+  if constexpr (Sizes::kF8) {
+    copy_wait<0>();
+    __syncthreads();
+    round_queries<Sizes, kFormat>(queries);
+  }
 #pragma unroll 1
   for (; tile < end; ++tile) {
     copy_wait<0>();
@@ -465,31 +529,37 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
     if (tile + 1 < end) {
       feed.issue(p, item, tile + 1, ring + (stage ^ 1) * Sizes::kStageBytes);
     }
+    uint32_t operands = ring + stage * Sizes::kStageBytes;
+    if constexpr (Sizes::kF8) {
+      expand_tile<Sizes, kFormat>(operands, queries + Sizes::kTileAt);
+      operands = queries + Sizes::kTileAt;
+      __syncthreads();
+    }
     const int32_t first_key = tile * kPrefillKeys;
     if constexpr (kParts) {
       if (first_key == border) {
-        state.end_part(scale);
+        state.end_part(scales.exponent);
         border = part_end(first_key);
       }
     }
     const bool masked = first_key < all_see_from || first_key + kPrefillKeys > all_see_to;
-    state.add_tile(p, item, queries, ring + stage * Sizes::kStageBytes, first_key, masked);
+    state.add_tile(p, item, scales, queries, operands, first_key, masked);
     stage ^= 1;
   }
   if constexpr (kParts) {
-    state.end_part(scale);
+    state.end_part(scales.exponent);
   }
 #pragma unroll
   for (int m = 0; m < kWide; ++m) {
-    state.write_row(p, item, m, 0);
-    state.write_row(p, item, m, 1);
+    state.write_row(p, item, scales, m, 0);
+    state.write_row(p, item, scales, m, 1);
   }
 }
 
-template <int kDim, int kWide, bool kParts>
+template <int kDim, int kWide, bool kParts, KvFormat kFormat>
 void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles) {
-  using Sizes = PrefillSizes<kDim, kWide>;
-  constexpr auto* kKernel = &prefill_kernel<kDim, kWide, kParts>;
+  using Sizes = PrefillSizes<kDim, kWide, kFormat>;
+  constexpr auto* kKernel = &prefill_kernel<kDim, kWide, kParts, kFormat>;
   allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_tiles * params.num_kv_heads));
@@ -500,23 +570,23 @@ void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tile
 
 }  // namespace
 
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide) {
-  if constexpr (total_in_shared(kDim)) {
+  if constexpr (total_in_shared(kDim) || kFormat != KvFormat::kBF16) {
     WR_CHECK(params.in_parts && !wide, "heads of {} in tiles of 64 rows and in parts", kDim);
-    launch_prefill<kDim, 1, true>(stream, params, num_tiles);
+    launch_prefill<kDim, 1, true, kFormat>(stream, params, num_tiles);
   } else if (params.in_parts) {
-    launch_prefill<kDim, 1, true>(stream, params, num_tiles);
+    launch_prefill<kDim, 1, true, kFormat>(stream, params, num_tiles);
   } else if (wide) {
-    launch_prefill<kDim, 2, false>(stream, params, num_tiles);
+    launch_prefill<kDim, 2, false, kFormat>(stream, params, num_tiles);
   } else {
-    launch_prefill<kDim, 1, false>(stream, params, num_tiles);
+    launch_prefill<kDim, 1, false, kFormat>(stream, params, num_tiles);
   }
 }
 
-template void native_prefill<WR_HEAD_DIM>(Stream& stream,
-                                          const NativeParams& params,
-                                          int64_t num_tiles,
-                                          bool wide);
+template void native_prefill<WR_HEAD_DIM, KvFormat::WR_KV_FORMAT>(Stream& stream,
+                                                                  const NativeParams& params,
+                                                                  int64_t num_tiles,
+                                                                  bool wide);
 
 }  // namespace warprow::cuda

@@ -2,6 +2,7 @@
 #include "kernels/linear/linear.h"
 
 #include "base/check.h"
+#include "base/float8.h"
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
 #include "kernels/activation/act_and_mul.h"
@@ -12,6 +13,7 @@
 #include "kernels/norm/rms_norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace warprow {
@@ -40,7 +42,34 @@ void check_args(const LinearArgs& args) {
              segment.w.n,
              args.y.shape[1]);
   }
-  WR_CHECK(!forms_of(args).any() || args.scratch != nullptr);
+  const bool rounds = args.segments[0].w.inputs != F8Inputs::kNone;
+  WR_CHECK(!(forms_of(args).any() || rounds) || args.scratch != nullptr);
+  WR_CHECK(!rounds || args.act == ActFormat::kF32);
+}
+
+// A row's inputs as products with e4m3 weights round them (kernels/linear/fp8/round_inputs.h).
+void round_to_f8(const PackedWeight& w, const float* x, int64_t k, float* out) {
+  const int64_t span = w.inputs == F8Inputs::kGroup ? 128 : k;
+  for (int64_t first = 0; first < k; first += span) {
+    const int64_t end = std::min(k, first + span);
+    float factor = 1.0F / w.input_scale;
+    float scale = w.input_scale;
+    if (w.inputs != F8Inputs::kStatic) {
+      float most = 0x1p-100F;
+      for (int64_t i = first; i < end; ++i) {
+        most = std::max(most, std::fabs(x[i]));
+      }
+      factor = kMaxF8E4M3 / most;
+      scale = most / kMaxF8E4M3;
+    }
+    for (int64_t i = first; i < end; ++i) {
+      out[i] = f8_e4m3_to_f32(f32_to_f8_e4m3(x[i] * factor)) * scale;
+    }
+  }
+}
+
+bool same_inputs(const PackedWeight& a, const PackedWeight& b) {
+  return a.inputs == b.inputs && (a.inputs != F8Inputs::kStatic || a.input_scale == b.input_scale);
 }
 
 // Runs one linear operation on the pool.
@@ -57,6 +86,9 @@ class LinearRun {
         rows_(args.scratch, num_toks_, k_) {}
 
   void run() {
+    if (args_.segments[0].w.inputs != F8Inputs::kNone) {
+      round_inputs();
+    }
     if (const cpu::RowForms forms = forms_of(args_); forms.any()) {
       round_all(forms);
     }
@@ -82,6 +114,19 @@ class LinearRun {
   // better.
   [[nodiscard]] int64_t num_pieces() const {
     return (num_toks_ <= 16 ? 3 : 16) * int64_t{pool_.num_workers()};
+  }
+
+  // Puts rounded inputs in the place of x, in scratch that exact products do not use.
+  void round_inputs() {
+    float* rounded = rows_.floats();
+    pool_.parallel_for(num_toks_,
+                       ceil_div(num_toks_, num_pieces()),
+                       [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+                         for (int64_t t = begin; t < end; ++t) {
+                           round_to_f8(args_.segments[0].w, x_.row(t), k_, rounded + t * k_);
+                         }
+                       });
+    x_ = make_strided<const float>(rounded, num_toks_, k_, k_);
   }
 
   void round_all(const cpu::RowForms& forms) {
@@ -147,8 +192,19 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
   if (args.epilogue != LinearEpilogue::kStore) {
     product.y = args.product;
   }
-  check_args(product);
-  as_cpu(stream).launch("linear", [product](ComputePool& pool) { LinearRun(product, pool).run(); });
+  // Segments whose inputs are rounded alike run together.
+  for (int first = 0; first < args.num_segments;) {
+    LinearArgs part = product;
+    part.num_segments = 0;
+    for (int s = first;
+         s < args.num_segments && same_inputs(product.segments[s].w, product.segments[first].w);
+         ++s) {
+      part.segments[part.num_segments++] = product.segments[s];
+    }
+    first += part.num_segments;
+    check_args(part);
+    as_cpu(stream).launch("linear", [part](ComputePool& pool) { LinearRun(part, pool).run(); });
+  }
   if (args.epilogue == LinearEpilogue::kSwiGlu) {
     cpu::silu_and_mul(stream, {args.product, args.y});
   } else if (args.epilogue == LinearEpilogue::kAdd) {

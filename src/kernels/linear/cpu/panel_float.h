@@ -277,6 +277,7 @@ struct FloatPanels {
       case PackedKind::kMxfp4:
         return float_kind<PackedKind::kMxfp4>(job, rows);
       case PackedKind::kF8:  // CUDA only
+      case PackedKind::kF8F8:
         return;
     }
   }

@@ -13,6 +13,7 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/linear/finish.cuh"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
+#include "kernels/linear/large_m/sm90_large_outputs.cuh"
 
 #include <algorithm>
 #include <cuda_runtime.h>
@@ -39,8 +40,6 @@ constexpr int kRows = 128;  // of x in a CTA
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroups
 constexpr int kXBytes = kRows * 128;
-constexpr int kStagingBytes = 16384;  // of a warpgroup
-constexpr int kBoxBytes = 64 * 128;   // 64 rows of 128 bytes
 constexpr int kNeighbours = 8;  // pairs of tiles of x that take a tile of w one after the other
 
 constexpr int kCluster = 2;
@@ -135,7 +134,11 @@ class Consumer {
                       int rank,
                       uint32_t own_barriers)
       : p_(p),
-        y_map_(y_map),
+        outputs_(p.a,
+                 y_map,
+                 {},
+                 static_cast<int>(threadIdx.x) / 128,
+                 data + S::kStagingAt + static_cast<int>(threadIdx.x) / 128 * kStagingBytes),
         group_(static_cast<int>(threadIdx.x) / 128),
         warp_(static_cast<int>(threadIdx.x) % 128 / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
@@ -143,7 +146,6 @@ class Consumer {
         rank_(rank),
         own_barriers_(own_barriers),
         peer_barriers_(remote_address(own_barriers, rank ^ 1)),
-        staging_(data + S::kStagingAt + group_ * kStagingBytes),
         scales_(scales + group_ * 64) {}
 
   __device__ void run(typename S::Ring ring) {
@@ -166,24 +168,14 @@ class Consumer {
       } else {
         multiply(ring, (p_.a.k + 63) / 64, sum, true);
       }
-      if constexpr (kEpilogue == LinearEpilogue::kAdd || kF32) {
-        write_f32(tile, sum);
-      } else {
-        write_bf16(tile, sum);
-      }
+      const float scales[2] = {scale_of(0), scale_of(1)};
+      outputs_.write(row_, tile.col, scales, sum);
     }
-    if (leads_) {
-      tma_store_wait();
-    }
+    outputs_.wait();
   }
 
  private:
   static constexpr int kStageBytes = S::kStageBytes;
-  // Columns of y in a tile.
-  static constexpr int kOut = kEpilogue == LinearEpilogue::kSwiGlu ? kCols / 2 : kCols;
-
-  __device__ void barrier() const { named_sync(1 + group_, 128); }
-
   __device__ void release(uint32_t empty) const {
     if (leads_) {
       barrier_arrive(empty);
@@ -245,113 +237,12 @@ class Consumer {
     __syncwarp();
   }
 
-  [[nodiscard]] __device__ float bias_at(int output) const {
-    return p_.a.bias != nullptr && output < p_.a.n ? __ldg(p_.a.bias + output) : 0.0F;
-  }
-
-  // Product i of the thread as an output: row lane / 4, or 8 below; column i / 4 * 8 + lane % 4 * 2 + i % 2.
-  __device__ float finished(float product, float scale, int output) const {
-    return scaled(product, scale, bias_at(output));
-  }
-
-  // Waits until the staging memory of the warpgroup is free.
-  __device__ void take_staging() const {
-    if (leads_) {
-      tma_store_wait_read();
-    }
-    barrier();
-  }
-
-  // Makes what was staged visible to TMA.
-  __device__ void leave_staging() const {
-    fence_async_proxy();
-    barrier();
-  }
-
   [[nodiscard]] __device__ float scale_of(int half) const {
     return p_.a.squares != nullptr ? scales_[warp_ * 16 + half * 8 + lane_ / 4] : 1.0F;
   }
 
-  __device__ void write_bf16(const Tile& tile, const float (&sum)[kCols / 2]) const {
-    constexpr int kAtOnce = kOut < 128 ? kOut : 128;
-    const float scales[2] = {scale_of(0), scale_of(1)};
-    const int row = warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;  // whose address the lane gives
-#pragma unroll
-    for (int first = 0; first < kOut; first += kAtOnce) {
-      take_staging();
-#pragma unroll
-      for (int i = 0; i < kAtOnce / 8; i += 2) {
-        uint32_t four[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = (first / 8 + i + j / 2) * 4 + j % 2 * 2;
-          const int output = tile.col * kOut + first + (i + j / 2) * 8 + lane_ % 4 * 2;
-          float v[2];
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            v[c] = finished(sum[at + c], scales[j % 2], output + c);
-            if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
-              const float up =
-                  finished(sum[at + c + kCols / 4], scales[j % 2], p_.a.n / 2 + output + c);
-              v[c] = __fadd_rn(gated(v[c], up), 0.0F);
-            }
-          }
-          four[j] = pack_bf16(v[0], v[1]);
-        }
-        const int chunk = i + lane_ / 16;  // of 8 columns
-        store_matrices(
-            staging_ + chunk / 8 * kBoxBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16, four);
-      }
-      leave_staging();
-      if (leads_) {
-#pragma unroll
-        for (int box = 0; box < kAtOnce / 64; ++box) {
-          tma_store_2d(
-              y_map_, staging_ + box * kBoxBytes, tile.col * kOut + first + box * 64, row_);
-        }
-        tma_store_commit();
-      }
-    }
-  }
-
-  __device__ void write_f32(const Tile& tile, const float (&sum)[kCols / 2]) const {
-    const float scales[2] = {scale_of(0), scale_of(1)};
-#pragma unroll
-    for (int first = 0; first < kOut; first += 64) {
-      take_staging();
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int at = (first / 8 + i) * 4 + half * 2;
-          const int row = warp_ * 16 + half * 8 + lane_ / 4;
-          const int output = tile.col * kOut + first + i * 8 + lane_ % 4 * 2;
-          const int chunk = i % 4 * 2 + lane_ % 4 / 2;  // of 4 columns
-          const uint32_t to =
-              staging_ + i / 4 * kBoxBytes + row * 128 + (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8;
-          store_two(to,
-                    finished(sum[at], scales[half], output),
-                    finished(sum[at + 1], scales[half], output + 1));
-        }
-      }
-      leave_staging();
-      if (leads_) {
-#pragma unroll
-        for (int box = 0; box < 2; ++box) {
-          const int col = tile.col * kOut + first + box * 32;
-          if constexpr (kEpilogue == LinearEpilogue::kAdd) {
-            tma_add_2d(y_map_, staging_ + box * kBoxBytes, col, row_);
-          } else {
-            tma_store_2d(y_map_, staging_ + box * kBoxBytes, col, row_);
-          }
-        }
-        tma_store_commit();
-      }
-    }
-  }
-
   const Params& p_;
-  const CUtensorMap& y_map_;
+  LargeOutputs<kEpilogue, kF32, kCols, NoWScales> outputs_;
   int group_;
   int warp_;  // of the warpgroup
   int lane_;
@@ -359,7 +250,6 @@ class Consumer {
   int rank_;
   uint32_t own_barriers_;
   uint32_t peer_barriers_;
-  uint32_t staging_;
   float* scales_;
   int row_ = 0;  // of x: the warpgroup's first
 };

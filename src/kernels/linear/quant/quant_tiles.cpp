@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/math.h"
+#include "kernels/linear/fp8/fp8_tiles.h"
 
 #include <algorithm>
 #include <bit>
@@ -83,6 +84,9 @@ uint16_t quant_weight(float number, float scale) {
 }
 
 size_t quant_row_bytes(const PackedWeight& weight) {
+  if (weight.kind == PackedKind::kF8F8) {
+    return static_cast<size_t>(fp8_unit_bytes(weight.k, weight.inputs == F8Inputs::kGroup));
+  }
   return static_cast<size_t>(ceil_div<int64_t>(weight.k, kCols)) *
          static_cast<size_t>(tile_bytes(weight));
 }
@@ -97,6 +101,10 @@ void pack_quant_tiles(const PackedWeight& weight,
                       std::span<std::byte> out) {
   WR_CHECK(count >= 1 && count <= kRows, "{} rows", count);
   WR_CHECK_EQ(out.size(), quant_row_bytes(weight));
+  if (weight.kind == PackedKind::kF8F8) {
+    pack_fp8_unit(weight, count, rows.numbers, rows.scales, out);
+    return;
+  }
   WR_CHECK(weight.group == 32 || weight.group == 64 || weight.group == 128, "{}", weight.group);
   const int64_t k = weight.k;
   const int64_t groups = ceil_div<int64_t>(k, weight.group);

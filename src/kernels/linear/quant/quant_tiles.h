@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <span>
 
-// The form in which CUDA keeps a quantised matrix on Hopper.
+// The form in which CUDA keeps a quantised matrix on Hopper. That of kF8F8 is in kernels/linear/fp8/fp8_tiles.h; the functions
+// below serve it too.
 //
 // A tile is 16 rows by 128 inputs. Tiles lie by rows, then by inputs; what is behind the ends is zero.
 //

@@ -64,8 +64,23 @@ __device__ void exchange_sums(const Params& p, const Place& at, uint32_t data, u
   }
 }
 
-// Writes outputs: a thread has four adjacent columns of some rows of y.
-template <int kCols, int kGroups>
+// Scales of rows of w, in units of 16 rows (kernels/linear/fp8/fp8_tiles.h).
+struct WScales {
+  const std::byte* first = nullptr;
+  int64_t unit_bytes = 0;
+  bool ones = false;  // none are needed
+
+  // Of four adjacent rows, of which the first is a multiple of 4.
+  [[nodiscard]] __device__ float4 four_of(int row) const {
+    return ones ? float4{1.0F, 1.0F, 1.0F, 1.0F}
+                : __ldg(reinterpret_cast<const float4*>(first + row / 16 * unit_bytes) +
+                        row % 16 / 4);
+  }
+};
+
+// Writes outputs: a thread has four adjacent columns of some rows of y. kScaledW: products are multiplied by w's scales, and
+// all rows of x have scales.
+template <int kCols, int kGroups, bool kScaledW = false>
 class Outputs {
  public:
   using S = Sizes<kCols, kGroups>;
@@ -86,8 +101,14 @@ class Outputs {
         column_(threadIdx.x % (span_ / 4) * 4),
         output_(at.tile * span_ + column_) {}
 
+  __device__ void set_w_scales(const WScales& scales) { w_scales_ = scales; }
+
   // Loads the inputs that no kernel writes.
   __device__ void fetch_constants() {
+    if (kScaledW && output_ < end_) {
+      w_scale_ = w_scales_.four_of(output_);
+      up_scale_ = gate_ ? w_scales_.four_of(end_ + output_) : w_scale_;
+    }
     if (p_.a.bias != nullptr) {
       bias_ = four_of(p_.a.bias, output_);
       up_bias_ = gate_ ? four_of(p_.a.bias, end_ + output_) : bias_;
@@ -156,14 +177,20 @@ class Outputs {
   }
 
   // A row's product, scaled by 1 / rms if x is half-normalised, and its bias.
-  [[nodiscard]] __device__ float4 total(int t, int r, const float4& bias) const {
+  [[nodiscard]] __device__ float4 total(int t,
+                                        int r,
+                                        const float4& bias,
+                                        const float4& of_w) const {
     float4 v = part_of(0, t, r);
 #pragma unroll 1
     for (int part = 1; part < p_.split; ++part) {
       const float4 more = part_of(part, t, r);
       v = sum_of(v, more);
     }
-    const float scale = p_.a.squares != nullptr ? scales_[t] : 1.0F;
+    if constexpr (kScaledW) {
+      v = weighted(v, of_w);
+    }
+    const float scale = kScaledW || p_.a.squares != nullptr ? scales_[t] : 1.0F;
     return {scaled(v.x, scale, bias.x),
             scaled(v.y, scale, bias.y),
             scaled(v.z, scale, bias.z),
@@ -171,9 +198,9 @@ class Outputs {
   }
 
   __device__ void finish_four(int t, const float4& old) const {
-    float4 v = total(t, column_, bias_);
+    float4 v = total(t, column_, bias_, w_scale_);
     if (gate_) {
-      const float4 up = total(t, column_ + span_, up_bias_);
+      const float4 up = total(t, column_ + span_, up_bias_, up_scale_);
       v = {gated(v.x, up.x), gated(v.y, up.y), gated(v.z, up.z), gated(v.w, up.w)};
     }
     v = sum_of(v, old);
@@ -238,6 +265,9 @@ class Outputs {
   int stride_;  // between a thread's rows
   int column_;  // in the tile
   int output_;
+  WScales w_scales_;  // kScaledW
+  float4 w_scale_ = {};
+  float4 up_scale_ = {};
   float4 bias_ = {};
   float4 up_bias_ = {};
   float4 next_weight_ = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/float8.h"
+#include "base/float8.h"
 
 #include <cmath>
 #include <cstdint>

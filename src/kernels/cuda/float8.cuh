@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cuda_fp8.h>
+
+// 8-bit floats of a KV cache: e4m3, or e5m2.
+namespace warprow::cuda {
+
+// Two of them, in the lower bytes, as halves. Exact.
+template <bool kE5M2>
+__device__ __forceinline__ uint32_t halves_of_f8(uint32_t two) {
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two),
+                                                        kE5M2 ? __NV_E5M2 : __NV_E4M3);
+  return halves.x | static_cast<uint32_t>(halves.y) << 16;
+}
+
+// Two floats as two of them, `low` in the lower byte. To nearest, ties to even; magnitudes above the largest number
+// become it; NaN stays NaN.
+__device__ __forceinline__ uint32_t f8_of_floats(float low, float high, bool e5m2) {
+  const float2 two = {low, high};
+  return e5m2 ? __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E5M2)
+              : __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E4M3);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/wgmma.cuh"
+
+#include <cstdint>
+
+// Hopper's wgmma (sm_90a) of e4m3 numbers, float32 sums: d [64 x cols] += a [64 x 32] * b [cols x 32]^T, both from shared
+// memory, inputs innermost. Without `add`, d is overwritten.
+namespace warprow::cuda {
+
+// Descriptor of eight rows of an operand without swizzle: chunks of 16 bytes of a row are `leading` bytes apart, rows 16.
+__device__ __forceinline__ uint64_t wgmma_plain_operand(uint32_t shared, uint32_t leading) {
+  return uint64_t{128 >> 4} << 32 | static_cast<uint64_t>(leading >> 4) << 16 |
+         ((shared & 0x3ffff) >> 4);
+}
+
+#define WR_ACC8_NAMES "%0,%1,%2,%3,%4,%5,%6,%7"
+
+__device__ __forceinline__ void wgmma_f8(float (&d)[4], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, %4, %5, add, 1, 1;\n}\n"
+      : WR_ACC4(d, 0)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ __forceinline__ void wgmma_f8(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {" WR_ACC8_NAMES
+      "}, %8, %9, add, 1, 1;\n}\n"
+      : WR_ACC4(d, 0), WR_ACC4(d, 4)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ __forceinline__ void wgmma_f8(float (&d)[16], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" WR_ACC16_NAMES
+      "}, %16, %17, add, 1, 1;\n}\n"
+      : WR_ACC16(d, 0)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ __forceinline__ void wgmma_f8(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" WR_ACC32_NAMES
+      "}, %32, %33, add, 1, 1;\n}\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ __forceinline__ void wgmma_f8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" WR_ACC64_NAMES
+      "}, %64, %65, add, 1, 1;\n}\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+
+}  // namespace warprow::cuda

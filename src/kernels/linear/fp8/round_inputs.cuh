@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime.h>
+
+// From bf16 inputs to e4m3 numbers (round_inputs.h), for all kernels that do it: every operation is rounded by itself.
+namespace warprow::cuda {
+
+// The larger of each half of two bf16 magnitudes; a NaN is larger than every number.
+__device__ __forceinline__ uint32_t larger_magnitudes(uint32_t most, const uint4& x) {
+  constexpr uint32_t kMagnitudes = 0x7fff7fffU;
+  most = __vmaxu2(most, __vmaxu2(x.x & kMagnitudes, x.y & kMagnitudes));
+  return __vmaxu2(most, __vmaxu2(x.z & kMagnitudes, x.w & kMagnitudes));
+}
+// The larger half, as the bits of a float32.
+__device__ __forceinline__ uint32_t larger_half(uint32_t most) {
+  return max(most << 16, most & 0xffff0000U);
+}
+
+// What an input is multiplied with, and what a number is.
+struct F8Scale {
+  float factor;
+  float scale;
+};
+__device__ __forceinline__ F8Scale f8_scale(uint32_t most_bits) {
+  const float most = fmaxf(__uint_as_float(most_bits), 0x1p-100F);
+  return {__fdiv_rn(448.0F, most), __fdiv_rn(most, 448.0F)};
+}
+
+__device__ __forceinline__ uint32_t pack_f8(float a, float b, float c, float d) {
+  uint16_t low;
+  uint16_t high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return static_cast<uint32_t>(high) << 16 | low;
+}
+
+// Eight bf16 times `before`, then times `factor`.
+__device__ __forceinline__ uint2 rounded_eight(const uint4& x, float before, float factor) {
+  const auto value = [&](uint32_t pair, bool high) {
+    const float v = __uint_as_float(high ? pair & 0xffff0000U : pair << 16);
+    return __fmul_rn(__fmul_rn(v, before), factor);
+  };
+  return {pack_f8(value(x.x, false), value(x.x, true), value(x.y, false), value(x.y, true)),
+          pack_f8(value(x.z, false), value(x.z, true), value(x.w, false), value(x.w, true))};
+}
+
+}  // namespace warprow::cuda

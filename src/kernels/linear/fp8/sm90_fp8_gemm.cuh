@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/math.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/wgmma_f8.cuh"
+#include "kernels/linear/fp8/fp8_tiles.h"
+#include "kernels/linear/fp8/round_inputs.cuh"
+#include "kernels/linear/fp8/sm90_fp8_gemm.h"
+#include "kernels/linear/small_m/sm90_outputs.cuh"
+
+#include <algorithm>
+#include <cuda_runtime.h>
+
+// Formula: as in linear.h with an e4m3 w and inputs that round_inputs has rounded. A product is the sum of numbers' products,
+//   times the scale of w's row, times the token scale. With groups: of each 128 inputs, times both groups' scales, and the sum
+//   of those times the token scale.
+// Shapes: w in units (fp8_tiles.h); x e4m3 [m, k] with scales (F8Rows), or one row in bf16; y bf16 or float32.
+// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, by TMA, and tiles of w, by a bulk copy for each 16 rows. The tensor
+//   cores add 128 inputs from zero, which are then added to float32 sums: their own sums have fewer bits. One row of x is
+//   rounded by each CTA that reads it, into shared memory, so that no kernel runs between two products.
+// Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it
+//   waits for the preceding kernel.
+// Numerics: as above; float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's split
+//   alone.
+// Preconditions: k a multiple of 8, n of 16, gated of 32; x 16-byte aligned; sm_90a.
+// Origin: own design.
+namespace warprow::cuda {
+
+namespace sm90_fp8_detail {
+
+using namespace sm90_gemm_detail;
+using sm90_gemm_detail::Ring;
+
+struct Fp8Params {
+  Params p;
+  F8Rows x;
+  int64_t unit_bytes;
+  int32_t stage_bytes;
+  int32_t row_at;  // of the rounded row, in shared memory
+  F8Inputs inputs;
+  float input_scale;
+};
+
+// A warpgroup of consumers and a warp that produces.
+template <int kCols>
+struct Threads {
+  static constexpr int kConsumers = 128;
+  static constexpr int kAll = kConsumers + 32;
+  static constexpr int kCtas = kCols <= 16 ? 5 : kCols <= 32 ? 4 : 1;  // of an SM, at least
+};
+
+constexpr int kTileBytes = 64 * kFp8TileCols;  // of w, 64 rows
+template <int kCols>
+constexpr bool kSumsShareRing = kCols == 128;
+
+// A stage: w, x, then the scales of groups of both.
+template <int kCols, bool kRounds>
+struct Stage {
+  static constexpr int kXAt = kTileBytes;
+  static constexpr int kXBytes = kRounds ? 0 : kCols * kFp8TileCols;
+  static constexpr int kWScalesAt = kXAt + kXBytes;
+  static constexpr int kXScalesAt = kWScalesAt + 256;
+};
+
+// The producer, one warp: loads tiles of w and x, and scales of groups.
+template <int kCols, bool kRounds>
+struct Producer {
+  using S = Stage<kCols, kRounds>;
+  static constexpr int kUnits = 4;  // of 16 rows, in a CTA's tile
+  const Fp8Params& q;
+  const CUtensorMap& x_map;
+  const Place& at;
+  int lane;
+  bool grouped;
+  const std::byte* from;    // the lane's tile of w, of the first step
+  const std::byte* scales;  // and its groups' scales
+  int bytes;                // of a stage
+
+  __device__ Producer(const Fp8Params& params,
+                      const CUtensorMap& map,
+                      const Place& place,
+                      int of_lane)
+      : q(params),
+        x_map(map),
+        at(place),
+        lane(of_lane),
+        grouped(params.inputs == F8Inputs::kGroup) {
+    const Sm90GemmArgs& a = q.p.a;
+    const bool gate = a.epilogue == LinearEpilogue::kSwiGlu;
+    const int per_half = gate ? kUnits / 2 : kUnits;
+    const int units = (gate ? a.n / 2 : a.n) / kFp8UnitRows;  // of a half
+    const int unit = at.tile * per_half + lane % per_half;
+    const bool mine = lane < kUnits && unit < units;
+    const std::byte* of_unit =
+        static_cast<const std::byte*>(a.w) + (unit + (lane >= per_half ? units : 0)) * q.unit_bytes;
+    from = mine ? of_unit + int64_t{at.first} * kFp8TileBytes : nullptr;
+    scales = of_unit + fp8_scales_at(a.k) + at.first * 64;
+    const int num_units = __popc(__ballot_sync(~0U, mine));
+    bytes = num_units * kFp8TileBytes + S::kXBytes;
+    if (grouped) {
+      bytes += num_units * 64 + (kRounds ? 0 : kCols * 4);
+    }
+  }
+  __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
+    if (lane == 0) {
+      barrier_arrive_expecting(ring.full(), bytes);
+    }
+    __syncwarp();
+    if (from != nullptr) {
+      const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
+      bulk_load(stage + lane * kFp8TileBytes,
+                from + int64_t{step} * kFp8TileBytes,
+                kFp8TileBytes,
+                ring.full(),
+                policy);
+      if (grouped) {
+        bulk_load(stage + S::kWScalesAt + lane * 64, scales + step * 64, 64, ring.full(), policy);
+      }
+    }
+  }
+  __device__ void load_x(const Ring& ring, int step) const {
+    if (lane == 0) {
+      const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
+      tma_load_2d(
+          stage + S::kXAt, x_map, ring.full(), (at.first + step) * kFp8TileCols, at.block_row);
+      if (grouped) {
+        bulk_load(stage + S::kXScalesAt,
+                  q.x.group_scales + (at.first + step) * q.x.group_stride + at.block_row,
+                  kCols * 4,
+                  ring.full(),
+                  read_again());
+      }
+    }
+  }
+  // Fills the ring for the first time, with w only.
+  __device__ void start(Ring ring, uint64_t policy) const {
+    for (int step = 0; step < min(ring.stages, at.num_steps); ++step, ring.next()) {
+      load_w(ring, step, policy);
+    }
+  }
+  // Loads x for the first fill, then whole stages as they become free.
+  __device__ void run(Ring ring, uint64_t policy) const {
+    for (int step = kRounds ? ring.stages : 0; step < at.num_steps; ++step, ring.next()) {
+      if (kRounds && step == ring.stages) {
+        ring.phase ^= 1;
+      }
+      if (step >= ring.stages) {
+        barrier_wait(ring.empty(), ring.phase ^ 1);
+        load_w(ring, step, policy);
+      }
+      if constexpr (!kRounds) {
+        load_x(ring, step);
+      }
+    }
+  }
+};
+
+// A warpgroup's products with 64 rows of w.
+template <int kCols, bool kRounds>
+class Multiplier {
+ public:
+  using S = Stage<kCols, kRounds>;
+  // row: the rounded row, then its groups' scales.
+  __device__ Multiplier(const Fp8Params& q, uint32_t row, uint32_t row_scales)
+      : stage_bytes_(q.stage_bytes),
+        grouped_(q.inputs == F8Inputs::kGroup),
+        row_(row),
+        row_scales_(row_scales),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(static_cast<int>(threadIdx.x) / 32) {}
+
+  __device__ void run(int steps, Ring ring, float (&sum)[kCols / 2]) const {
+    // Few columns leave the tensor cores idle between two steps, so they get two at once.
+    constexpr int kAtOnce = kCols == 128 ? 1 : 2;
+    float part[kAtOnce][kCols / 2];
+    int step = 0;
+    for (; step + kAtOnce <= steps; step += kAtOnce) {
+      Ring last = ring;
+      last.next();
+      wait(ring);
+      if constexpr (kAtOnce == 2) {
+        wait(last);
+      }
+      wgmma_fence();
+      multiply(ring, step, part[0]);
+      if constexpr (kAtOnce == 2) {
+        multiply(last, step + 1, part[1]);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      add(ring, step, part[0], sum);
+      if constexpr (kAtOnce == 2) {
+        add(last, step + 1, part[1], sum);
+        ring = last;
+      }
+      ring.next();
+    }
+    if (kAtOnce == 2 && step < steps) {
+      wait(ring);
+      wgmma_fence();
+      multiply(ring, step, part[0]);
+      wgmma_commit();
+      wgmma_wait<0>();
+      add(ring, step, part[0], sum);
+    }
+  }
+
+ private:
+  [[nodiscard]] __device__ uint32_t stage(const Ring& ring) const {
+    return ring.data + ring.stage * stage_bytes_;
+  }
+
+  __device__ __forceinline__ static void wait(const Ring& ring) {
+    barrier_wait(ring.full(), ring.phase);
+  }
+
+  __device__ __forceinline__ void multiply(const Ring& ring,
+                                           int step,
+                                           float (&part)[kCols / 2]) const {
+    const uint32_t w = stage(ring) + warp_ / 4 * kTileBytes;
+    const uint32_t x = kRounds ? row_ + step * kFp8TileCols : stage(ring) + S::kXAt;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t b =
+          kRounds ? wgmma_plain_operand(x + i * 32, 16) : wgmma_operand(x + i * 32, 1024, 16);
+      wgmma_f8(part, wgmma_operand(w + i * 32, 1024, 16), b, i > 0);
+    }
+  }
+
+  // Adds the products of a stage, and releases it.
+  __device__ __forceinline__ void add(const Ring& ring,
+                                      int step,
+                                      float (&part)[kCols / 2],
+                                      float (&sum)[kCols / 2]) const {
+    wgmma_pin(part);
+    if (grouped_) {
+      const uint32_t w = stage(ring) + S::kWScalesAt + warp_ * 64 + lane_ / 4 * 4;
+      const float of_w[2] = {__uint_as_float(load_shared(w)), __uint_as_float(load_shared(w + 32))};
+#pragma unroll
+      for (int i = 0; i < kCols / 8; ++i) {
+        float of_x[2];
+        const uint32_t x =
+            kRounds ? row_scales_ + step * 4 : stage(ring) + S::kXScalesAt + i * 32 + lane_ % 4 * 8;
+        of_x[0] = __uint_as_float(load_shared(x));
+        of_x[1] = kRounds ? of_x[0] : __uint_as_float(load_shared(x + 4));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& to = sum[i * 4 + j];
+          to = __fmaf_rn(part[i * 4 + j], __fmul_rn(of_w[j / 2], of_x[j % 2]), to);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCols / 2; ++i) {
+        sum[i] = __fadd_rn(sum[i], part[i]);
+      }
+    }
+    __syncwarp();
+    if (lane_ == 0) {
+      barrier_arrive(ring.empty());
+    }
+  }
+
+  int stage_bytes_;
+  bool grouped_;
+  uint32_t row_;
+  uint32_t row_scales_;
+  int lane_;
+  int warp_;
+};
+
+// Rounds the only row of x: the CTA's part of its numbers to `row`, and scales of groups to `row_scales`. Returns the token
+// scale without the norm, in all of 128 threads. rms: of the row, or 1.
+__device__ __forceinline__ float round_row(
+    const Fp8Params& q, const Place& at, unsigned char* row, float* row_scales, float rms) {
+  __shared__ uint32_t most_of[4];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int chunks = q.p.a.k / 8;
+  const auto* x = static_cast<const uint4*>(q.p.a.x);
+  const int first = at.first * 16;
+  const int end = first + at.num_steps * 16;
+  auto* out = reinterpret_cast<uint2*>(row);
+  float token_scale = 1.0F;
+  if (q.inputs == F8Inputs::kGroup) {
+    for (int i = first + thread; i < end; i += 128) {  // whole groups of 16 lanes
+      const uint4 v = i < chunks ? x[i] : uint4{};
+      const unsigned lanes = 0xffffU << (thread & 16);
+      uint32_t most = larger_half(larger_magnitudes(0, v));
+#pragma unroll
+      for (int far = 8; far > 0; far /= 2) {
+        most = max(most, __shfl_xor_sync(lanes, most, far));
+      }
+      const F8Scale scale = f8_scale(most);
+      out[i - first] = rounded_eight(v, 1.0F, scale.factor);
+      if (i % 16 == 0) {
+        row_scales[(i - first) / 16] = scale.scale;
+      }
+    }
+  } else {
+    const bool fixed = q.inputs == F8Inputs::kStatic;
+    F8Scale scale{__fdiv_rn(1.0F, q.input_scale), q.input_scale};
+    if (!fixed) {
+      uint32_t most = 0;
+#pragma unroll 4
+      for (int i = thread; i < chunks; i += 128) {
+        most = larger_magnitudes(most, x[i]);
+      }
+      most = __reduce_max_sync(~0U, larger_half(most));
+      if (thread % 32 == 0) {
+        most_of[thread / 32] = most;
+      }
+      named_sync(1, 128);
+      scale = f8_scale(max(max(most_of[0], most_of[1]), max(most_of[2], most_of[3])));
+    }
+    const float before = fixed ? rms : 1.0F;
+#pragma unroll 4
+    for (int i = first + thread; i < end; i += 128) {
+      out[i - first] = rounded_eight(i < chunks ? x[i] : uint4{}, before, scale.factor);
+    }
+    token_scale = scale.scale;
+  }
+  return token_scale;
+}
+
+template <int kCols, bool kRounds>
+__global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) sm90_fp8_kernel(
+    const __grid_constant__ Fp8Params q, const __grid_constant__ CUtensorMap x_map) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  using T = Threads<kCols>;
+  extern __shared__ unsigned char memory[];
+  __shared__ uint64_t barriers[2 * kMaxSm90GemmStages + 1];
+  __shared__ float scales[kCols];
+  const Params& p = q.p;
+  unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  const Place at(p, kCols, kFp8TileCols);
+  const Ring ring{shared_address(data), shared_address(barriers), p.stages};
+  const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
+  const bool alone = p.split == 1;
+  const bool produces = threadIdx.x / 32 == T::kConsumers / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Producer<kCols, kRounds> producer(q, x_map, at, lane);
+  const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
+  if (produces) {
+    if (lane == 0) {
+#pragma unroll 1
+      for (int i = 0; i < p.stages; ++i) {
+        barrier_init(ring.barriers + i * 8, 1);
+        barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4);
+      }
+      barrier_init(parts_barrier, 1);
+      publish_barriers();
+      fence_async_proxy();
+    }
+    __syncwarp();
+    producer.start(ring, policy);
+    if (lane == 0) {
+      if constexpr (!kRounds) {
+        fetch_map(x_map);
+      }
+      // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
+      // ends after the kernels before it.
+      pdl_release();
+    }
+  }
+  __syncwarp();
+  if (alone) {
+    __syncthreads();
+  } else {
+    cluster_arrive();
+    cluster_wait();
+  }
+  if (threadIdx.x >= T::kConsumers) {
+    if (produces) {
+      if constexpr (!kRounds) {  // w needs no kernel before
+        pdl_wait();
+      }
+      producer.run(ring, policy);
+    }
+    __syncwarp();
+    if (!alone) {
+      if constexpr (kSumsShareRing<kCols>) {
+        cluster_arrive();
+        cluster_wait();
+      }
+      cluster_arrive();
+    }
+  } else {
+    Outputs<kCols, 1, true> outputs(p, at, data, scales);
+    outputs.set_w_scales({static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
+                          q.unit_bytes,
+                          q.inputs == F8Inputs::kGroup});
+    outputs.fetch_constants();
+    pdl_wait();
+    outputs.fetch_old();
+    float* row_scales = nullptr;
+    if constexpr (kRounds) {
+      unsigned char* row = data + q.row_at;
+      row_scales = reinterpret_cast<float*>(row + at.num_steps * kFp8TileCols + 256);
+      const float rms = p.a.squares == nullptr
+                            ? 1.0F
+                            : inverse_rms(reinterpret_cast<const float4*>(p.a.squares),
+                                          p.a.k / 64,
+                                          lane % 4,
+                                          static_cast<float>(p.a.k),
+                                          p.a.norm_eps);
+      const float scale = round_row(q, at, row, row_scales, rms);
+      if (threadIdx.x == 0) {
+        scales[0] = q.inputs == F8Inputs::kStatic ? scale : __fmul_rn(scale, rms);
+      }
+      fence_async_proxy();
+      named_sync(1, T::kConsumers);
+    } else if (static_cast<int>(threadIdx.x) < at.num_rows) {
+      scales[threadIdx.x] = q.x.token_scales[at.row(static_cast<int>(threadIdx.x))];
+    }
+    float sum[kCols / 2] = {};
+    Multiplier<kCols, kRounds>(q, ring.data + q.row_at, kRounds ? shared_address(row_scales) : 0)
+        .run(at.num_steps, ring, sum);
+    named_sync(1, T::kConsumers);  // the ring is free: sums reuse its memory
+    store_partial_sums<kCols, 1>(data, sum);
+    if (p.split > 1) {
+      fence_async_proxy();
+      named_sync(1, T::kConsumers);
+      if constexpr (kSumsShareRing<kCols>) {  // until others' rings are free too
+        cluster_arrive();
+        cluster_wait();
+      }
+      if (threadIdx.x == 0) {
+        exchange_sums<kCols, 1>(p, at, ring.data, parts_barrier);
+      }
+      __syncwarp();
+      barrier_wait(parts_barrier, 0);
+      __syncwarp();
+    } else {
+      named_sync(1, T::kConsumers);
+    }
+    if (!alone) {
+      cluster_arrive();
+    }
+    outputs.finish();
+    __syncwarp();
+  }
+  if (!alone) {  // others may still write to this CTA's barriers or copy its sums
+    cluster_wait();
+  }
+#endif
+}
+
+}  // namespace sm90_fp8_detail
+
+template <int kCols, bool kRounds>
+void launch_sm90_fp8(Stream& stream,
+                     const Sm90Fp8Args& args,
+                     const PackedWeight& weight,
+                     const Sm90Fp8Plan& plan) {
+  using S = sm90_gemm_detail::Sizes<kCols, 1>;
+  constexpr auto* kKernel = &sm90_fp8_detail::sm90_fp8_kernel<kCols, kRounds>;
+  const Sm90GemmArgs& a = args.a;
+  const size_t shared_bytes = sm90_fp8_shared_bytes(plan, a.k);
+  allow_shared_bytes<kKernel>(shared_bytes);
+  const bool gate = a.epilogue == LinearEpilogue::kSwiGlu;
+  const int32_t outputs = gate ? a.n / 2 : a.n;
+  const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
+  const int32_t blocks = ceil_div(a.m, kCols);
+  const size_t y_bytes = a.y_f32 ? 4 : 2;
+  const sm90_fp8_detail::Fp8Params params{
+      {a,
+       plan.split,
+       plan.stages,
+       sm90_fp8_parts_at(plan),
+       ceil_div(std::min(a.m, kCols), plan.split),
+       blocks,
+       outputs % 4 == 0 && a.y_stride % 4 == 0 &&
+           reinterpret_cast<uintptr_t>(a.y) % (4 * y_bytes) == 0},
+      args.x,
+      fp8_unit_bytes(a.k, weight.inputs == F8Inputs::kGroup),
+      sm90_fp8_stage_bytes(plan),
+      sm90_fp8_row_at(plan),
+      weight.inputs,
+      weight.input_scale};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
+  config.blockDim = dim3(sm90_fp8_detail::Threads<kCols>::kAll);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = as_cuda(stream).handle();
+  config.attrs = attributes;
+  config.numAttrs = plan.split > 1 ? 2 : 1;
+  CUtensorMap x_map = {};
+  if constexpr (!kRounds) {
+    x_map = tensor_map<2>(args.x.numbers,
+                          {static_cast<uint64_t>(a.k), static_cast<uint64_t>(a.m)},
+                          {static_cast<uint64_t>(args.x.pitch)},
+                          {kFp8TileCols, static_cast<uint32_t>(kCols)},
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                          CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  }
+  WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, x_map));
+  as_cuda(stream).note_launch("sm90_fp8_gemm");
+}
+
+template void launch_sm90_fp8<WR_COLS, false>(Stream& stream,
+                                              const Sm90Fp8Args& args,
+                                              const PackedWeight& weight,
+                                              const Sm90Fp8Plan& plan);
+#if WR_COLS == 8
+template void launch_sm90_fp8<WR_COLS, true>(Stream& stream,
+                                             const Sm90Fp8Args& args,
+                                             const PackedWeight& weight,
+                                             const Sm90Fp8Plan& plan);
+#endif
+
+}  // namespace warprow::cuda

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// How sm90_fp8_gemm splits a product. Plain arithmetic, so that a build without CUDA can test it.
+#include "base/math.h"
+#include "kernels/linear/fp8/fp8_tiles.h"
+#include "kernels/linear/fp8/sm90_fp8_gemm.h"
+
+#include <algorithm>
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int32_t kAlign = 1024;
+constexpr int32_t kSms = 132;  // of an H100 and an H200
+
+constexpr int32_t kRowBytes = (64 + 4) * 4;  // of sums
+int32_t sum_bytes(const Sm90Fp8Plan& plan) { return plan.cols * kRowBytes; }
+int32_t parts_bytes(const Sm90Fp8Plan& plan) {
+  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * kRowBytes : 0;
+}
+// With 128 columns other CTAs' sums come into the ring's room, behind the CTA's own.
+bool sums_share_ring(const Sm90Fp8Plan& plan) { return plan.cols == 128; }
+int32_t ring_bytes(const Sm90Fp8Plan& plan) {
+  return std::max(plan.stages * sm90_fp8_stage_bytes(plan), sum_bytes(plan));
+}
+// The rounded row of a part, and its groups' scales. Rows 1 to 7 of the operand are read 16 bytes further each.
+int32_t rounded_bytes(const Sm90Fp8Plan& plan, int32_t k) {
+  const int32_t steps = ceil_div(fp8_tiles_of(k), plan.split);
+  return plan.rounds ? round_up(steps * (kFp8TileCols + 4) + 256, 128) : 0;
+}
+
+}  // namespace
+
+// Fitted to products of Qwen3-8B on an H100 (docs/experiments/linears_cuda.md).
+double sm90_fp8_us(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t k, int32_t num_sms) {
+  constexpr double kStart = 3.0;  // of the kernel, and of each wave
+  constexpr double kInputUs = 0.0039;
+  const int32_t tiles = ceil_div(n, 64) * plan.split * ceil_div(rows, plan.cols);
+  return kStart + ceil_div(tiles, num_sms) * (kInputUs * k / plan.split + kStart);
+}
+
+int32_t sm90_fp8_parts(int32_t n, int32_t k) {
+  constexpr int32_t kMost = 4;
+  constexpr int32_t kLeastInputs = 512;  // of a part
+  const int32_t tiles = ceil_div(n, 64);
+  int32_t parts = 1;
+  while (2 * parts <= kMost && 2 * parts * tiles <= kSms && k >= 2 * parts * kLeastInputs) {
+    parts *= 2;
+  }
+  return parts;
+}
+
+int32_t sm90_fp8_stage_bytes(const Sm90Fp8Plan& plan) {
+  const int32_t w = 64 * kFp8TileCols + 64 * 4;
+  const int32_t x = plan.rounds ? 0 : plan.cols * kFp8TileCols + plan.cols * 4;
+  return round_up(w + x, kAlign);
+}
+
+int32_t sm90_fp8_parts_at(const Sm90Fp8Plan& plan) {
+  if (plan.split == 1) {
+    return 0;
+  }
+  return sums_share_ring(plan) ? sum_bytes(plan) : ring_bytes(plan);
+}
+
+int32_t sm90_fp8_row_at(const Sm90Fp8Plan& plan) {
+  const int32_t ring = ring_bytes(plan);
+  const int32_t all = sums_share_ring(plan) ? std::max(ring, sum_bytes(plan) + parts_bytes(plan))
+                                            : ring + parts_bytes(plan);
+  return round_up(all, 128);
+}
+
+size_t sm90_fp8_shared_bytes(const Sm90Fp8Plan& plan, int32_t k) {
+  return static_cast<size_t>(sm90_fp8_row_at(plan) + rounded_bytes(plan, k) + kAlign);
+}
+
+Sm90Fp8Plan sm90_fp8_plan(
+    const PackedWeight& weight, int32_t rows, int32_t num_sms, int32_t split, int32_t few_bytes) {
+  Sm90Fp8Plan plan;
+  plan.cols = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  plan.split = split > 0 ? split : sm90_fp8_parts(weight.n, weight.k);
+  plan.rounds = rows == 1;
+  const int32_t ctas = ceil_div(weight.n, 64) * plan.split * ceil_div(rows, plan.cols);
+  const int32_t most = plan.cols == 128 ? 2 : 3;
+  const int32_t steps = ceil_div(fp8_tiles_of(weight.k), plan.split);
+  const int32_t of_sm = plan.cols <= 32 ? few_bytes : kSm90GemmSharedBytes;
+  const int32_t extra =
+      (sums_share_ring(plan) ? 0 : parts_bytes(plan)) + rounded_bytes(plan, weight.k) + 256;
+  int32_t fit = 0;
+  for (int32_t at_once = std::clamp(ceil_div(ctas, num_sms), 1, most); at_once > 0 && fit < 3;
+       --at_once) {
+    const int32_t shared = of_sm / at_once - (at_once > 1 ? 2048 : 0);
+    fit = (shared - kAlign - extra) / sm90_fp8_stage_bytes(plan);
+  }
+  plan.stages = std::clamp(std::min(fit, steps), 2, kMaxSm90GemmStages);
+  return plan;
+}
+
+}  // namespace warprow::cuda

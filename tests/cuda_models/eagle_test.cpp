@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads that draft from hidden states, on CUDA in float32: every draft is the oracle's.
+#include "tests/support/eagle_case.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::head_request;
+using test::HeadFiles;
+using test::HeadFormat;
+using test::HeadRun;
+using test::RigOptions;
+
+class CudaEagle : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const cuda::Availability found = cuda::find_device();
+    if (!found.why_not.empty()) {
+      GTEST_SKIP() << found.why_not;
+    }
+  }
+
+  static void expect_drafts(const HeadFiles& head, const std::string& graphs) {
+    for (const int32_t num_drafts : {1, 3, 7}) {
+      SCOPED_TRACE(graphs + ", K = " + std::to_string(num_drafts));
+      RigOptions options = test::head_options(head, num_drafts, "cuda");
+      options.config.cudagraph_mode = graphs;
+      options.config.max_num_batched_tokens = 64;
+      const HeadRun seen = test::expect_oracles_drafts(
+          head,
+          options,
+          test::head_target_options("cuda"),
+          {head_request(1, 70, 40), head_request(2, 1, 24), head_request(3, 33, 30)},
+          num_drafts);
+      EXPECT_GT(seen.num_compared, 15);
+      EXPECT_GT(seen.stats.num_partial_prefill_steps, 0);
+    }
+  }
+};
+
+TEST_F(CudaEagle, Eagle3) {
+  for (const char* graphs : {"none", "full"}) {
+    expect_drafts(HeadFiles(HeadFormat::kEagle3, 8), graphs);
+  }
+}
+TEST_F(CudaEagle, Speculators) {
+  expect_drafts(HeadFiles(HeadFormat::kSpeculators, 8, true), "full");
+}
+TEST_F(CudaEagle, Eagle) { expect_drafts(HeadFiles(HeadFormat::kEagle), "full"); }
+
+}  // namespace
+}  // namespace warprow

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads that draft from hidden states, in each format in which they are published: every draft is that of a reading of the
+// published rules in doubles, whatever the scheduler did before, and the answers are those without drafts.
+#include "tests/support/eagle_case.h"
+#include "worker/machine_facts.h"
+#include "worker/model_plan.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::head_options;
+using test::head_request;
+using test::head_target_options;
+using test::HeadFiles;
+using test::HeadFormat;
+using test::HeadRun;
+using test::ModelRig;
+using test::RigOptions;
+using ::testing::HasSubstr;
+
+HeadRun expect_drafts_of(const HeadFiles& head,
+                         const RigOptions& options,
+                         const std::vector<Request>& requests,
+                         int32_t num_drafts) {
+  return test::expect_oracles_drafts(
+      head, options, test::head_target_options(), requests, num_drafts);
+}
+
+// K drafts in each format. With 8 ids of its own, and few tokens in the answers, some of them are right.
+void expect_format(HeadFormat format, int draft_vocab, bool own_embedding = false) {
+  const HeadFiles head(format, draft_vocab, own_embedding);
+  for (const int32_t num_drafts : {1, 3, 7}) {
+    SCOPED_TRACE(num_drafts);
+    const HeadRun seen = expect_drafts_of(head,
+                                          head_options(head, num_drafts),
+                                          {head_request(1, 17, 40), head_request(2, 1, 24)},
+                                          num_drafts);
+    EXPECT_GT(seen.num_compared, 15);
+    if (draft_vocab > 0) {
+      EXPECT_GT(seen.stats.num_accepted_tokens, 0);
+    }
+  }
+}
+
+TEST(Eagle, TheAuthorsFormatOfEagle3) { expect_format(HeadFormat::kEagle3, 8); }
+TEST(Eagle, Eagle3WithTheModelsVocabularyAndAnEmbedding) {
+  expect_format(HeadFormat::kEagle3, 0, true);
+}
+TEST(Eagle, TheFormatOfSpeculators) { expect_format(HeadFormat::kSpeculators, 8, true); }
+TEST(Eagle, TheAuthorsFormatOfEagle) { expect_format(HeadFormat::kEagle, 0); }
+
+// vllm#14649: keys and values of accepted drafts come from the model's states, not from those that the head guessed. The
+// oracle computes all of them from the model's.
+TEST(Eagle, AcceptedDraftsGetKeysFromTheModelsStates) {
+  const HeadFiles head(HeadFormat::kEagle3, 4);
+  const HeadRun seen = expect_drafts_of(
+      head, head_options(head, 4), {head_request(1, 30, 120), head_request(2, 7, 100)}, 4);
+  EXPECT_GT(seen.stats.num_accepted_tokens, 15);
+}
+
+TEST(Eagle, APromptInChunks) {
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  RigOptions options = head_options(head, 3);
+  options.config.max_num_batched_tokens = 16;
+  options.config.max_num_seqs = 4;
+  const HeadRun seen =
+      expect_drafts_of(head,
+                       options,
+                       {head_request(1, 70, 24), head_request(2, 45, 24), head_request(3, 16, 24)},
+                       3);
+  EXPECT_GT(seen.stats.num_partial_prefill_steps, 0);
+  EXPECT_GT(seen.stats.num_mixed_steps, 0);
+}
+
+TEST(Eagle, APreemptedRow) {
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  RigOptions options = head_options(head, 3);
+  options.config.max_model_len = 128;
+  const ModelPlan plan = value_or_throw(plan_model(options.config, this_machine()));
+  options.config.kv_cache_memory_bytes = 14 * plan.kv_cache.block_bytes();
+  const HeadRun seen =
+      expect_drafts_of(head,
+                       options,
+                       {head_request(1, 50, 40), head_request(2, 45, 40), head_request(3, 40, 40)},
+                       3);
+  EXPECT_GT(seen.stats.num_preemptions, 0);
+}
+
+// Recorded sampling has the head's forwards in it, for more rows than the step has.
+TEST(Eagle, RecordedForwards) {
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  RigOptions options = head_options(head, 3);
+  options.config.cudagraph_mode = "full";
+  options.config.cudagraph_capture_sizes = "4,12,32,128";
+  options.device.mode = cpu::CpuStreamMode::kDeferred;
+  options.device.shuffle = true;
+  options.device.seed = 5;
+  const HeadRun seen = expect_drafts_of(
+      head, options, {head_request(1, 20, 30), head_request(2, 33, 40), head_request(3, 2, 36)}, 3);
+  EXPECT_GT(seen.stats.num_accepted_tokens, 0);
+}
+
+// vllm#53670: a hit drops no block. The head's key of its last position was made with the token that followed in the first
+// request; where another one follows, only that key differs.
+TEST(Eagle, APrefixFromTheCache) {
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  RigOptions options = head_options(head, 3);
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  rig.add(head_request(1, 65, 24));
+  rig.run();
+  Request again = head_request(1, 65, 24);
+  again.id = 2;
+  rig.add(again);
+  rig.run();
+  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
+  EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(2).tokens);
+  EXPECT_EQ(rig.results().at(1).proposed, rig.results().at(2).proposed);
+}
+
+TEST(Eagle, ThePlanCountsTheHead) {
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  const ModelPlan without =
+      value_or_throw(plan_model(head_target_options().config, this_machine()));
+  const ModelPlan with = value_or_throw(plan_model(head_options(head, 3).config, this_machine()));
+  EXPECT_GT(with.memory.weights_bytes, without.memory.weights_bytes);
+  EXPECT_GT(with.memory.workspace_bytes, without.memory.workspace_bytes);
+  EXPECT_GT(with.memory.kv_block_bytes, without.memory.kv_block_bytes);
+}
+
+// The number of drafts that a head of speculators was made for.
+TEST(Eagle, TheFileMayNameTheNumberOfDrafts) {
+  const HeadFiles head(HeadFormat::kSpeculators, 8);
+  RigOptions options = head_target_options();
+  options.config.speculative_config =
+      R"({"method":"eagle3","model":")" + head.dir.path().string() + R"("})";
+  EXPECT_EQ(value_or_throw(plan_model(options.config, this_machine())).runner.max_drafts, 5);
+}
+
+TEST(Eagle, WhatDoesNotFitIsRefused) {
+  const auto error_with = [](const std::function<void(nlohmann::json&)>& change,
+                             HeadFormat format = HeadFormat::kEagle3) {
+    const HeadFiles head(format, format == HeadFormat::kEagle ? 0 : 8);
+    nlohmann::json config = head.random.config();
+    change(config);
+    head.dir.write("config.json", config.dump());
+    const auto plan = plan_model(head_options(head, 3).config, this_machine());
+    return plan ? std::string() : plan.error().message;
+  };
+  using Json = nlohmann::json;
+  EXPECT_THAT(error_with([](Json& c) { c["vocab_size"] = 127; }),
+              HasSubstr("vocab_size: 127, the model that it drafts for has 128"));
+  EXPECT_THAT(error_with([](Json& c) { c["target_hidden_size"] = 48; }),
+              HasSubstr("its states have 48 elements, those of the model 64"));
+  EXPECT_THAT(error_with([](Json& c) { c["eagle_aux_hidden_state_layer_ids"] = {1, 2, 5}; }),
+              HasSubstr("states in front of layer 5 of a model of 4"));
+  EXPECT_THAT(error_with([](Json& c) { c["eagle_aux_hidden_state_layer_ids"] = {2, 1, 3}; }),
+              HasSubstr("[2,1,3] is not a list of 3 ascending layers"));
+  EXPECT_THAT(error_with([](Json& c) { c["draft_vocab_size"] = 9; }), HasSubstr("d2t"));
+  EXPECT_THAT(error_with([](Json& c) { c["norm_before_fc"] = true; }),
+              HasSubstr("norm_before_fc: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["speculators_model_type"] = "mlp"; }),
+              HasSubstr("speculators_model_type: \"mlp\" is not read by the method eagle3"));
+  EXPECT_THAT(
+      error_with([](Json& c) { c.erase("transformer_layer_config"); }, HeadFormat::kSpeculators),
+      HasSubstr("transformer_layer_config is missing"));
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  RigOptions options = head_options(head, 3);
+  options.config.tensor_parallel_size = 2;
+  const auto plan = plan_model(options.config, this_machine());
+  ASSERT_FALSE(plan);
+  EXPECT_THAT(plan.error().message, HasSubstr("a draft model is supported on 1 rank"));
+}
+
+}  // namespace
+}  // namespace warprow
