@@ -622,13 +622,20 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
     Weights tiled = plain;
     tiled.gate_up_on_device = gate_up.second;
     tiled.down_on_device = down.second;
-    for (const int64_t toks : {1, 5, 30, 60, 120, 170, 900}) {
-      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+    const std::vector<std::pair<int64_t, int64_t>> counts = {
+        {1, -1}, {5, -1}, {5, 0}, {30, -1}, {60, -1}, {60, 17}, {120, -1}, {170, -1}, {900, -1}};
+    for (const auto& [toks, num_real] : counts) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
+                   std::to_string(num_real));
       const std::vector<uint16_t> x =
           to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));
-      const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
-      const Run as_bf16 = run(sizes, plain, x, logits);
-      const Run as_mxfp4 = run(sizes, tiled, x, logits);
+      std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      // Some experts have many more rows than others.
+      for (size_t i = 0; i < logits.size(); ++i) {
+        logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
+      }
+      const Run as_bf16 = run(sizes, plain, x, logits, num_real);
+      const Run as_mxfp4 = run(sizes, tiled, x, logits, num_real);
       EXPECT_EQ(as_bf16.activated, as_mxfp4.activated);
       EXPECT_EQ(as_bf16.products, as_mxfp4.products);
       EXPECT_EQ(as_bf16.sums, as_mxfp4.sums);

@@ -13,8 +13,8 @@
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of few places.
-// Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and up to
-//   kMostPlaces places. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
+// Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and the
+//   places of a tile. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
 //   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp has as many tiles of w in registers or on their
 //   way there, at the end of a unit those of its next one. It dequantises them where they are and multiplies by mma.sync
 //   m16n8k16. Dequantising is most of the work: to keep up with the memory of an H200, an SM has a clock for 34 numbers.
@@ -30,38 +30,46 @@ namespace {
 constexpr int kWarps = 16;                   // that multiply
 constexpr int kThreads = (kWarps + 4) * 32;  // setmaxnreg counts whole warpgroups
 constexpr int kDepth = 5;                    // tiles of w that a warp has on their way
-constexpr int kMostPlaces = 64;
+constexpr int kMostPlaces = kMostMxfp4Places;
 constexpr int kRowBytes = kDepth * 128 + 16;  // of x in a stage; no bank conflicts
 constexpr int kStageBytes = kMostPlaces * kRowBytes;
 constexpr int kStages = 5;
 constexpr size_t kSharedBytes = kStages * kStageBytes;
 using Stages = RingCursor<kStages>;
 
+// Registers of a thread. A CTA never has more than it was launched with, and raise_registers would wait for ever for them.
+constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // what ptxas makes of __launch_bounds__
+constexpr int kLoaderRegisters = 24;
+constexpr int kMultiplierRegisters = 112;
+static_assert(kWarps * 32 * kMultiplierRegisters + 4 * 32 * kLoaderRegisters <=
+              kThreads * kLaunchRegisters);
+
 struct Params {
   ExpertGemmArgs a;
   int32_t units;  // of an expert's matrix
   int32_t steps;  // of 64 inputs
-  int32_t parts;  // of a tile: kMostPlaces each
-  bool again;     // experts have several parts
 };
 
-// Up to kMostPlaces places of an expert.
+// Blocks of 8 places that a unit multiplies: numbers that run_unit has.
+__device__ __forceinline__ int blocks_of(int num_places) {
+  const int blocks = (num_places + 7) / 8;
+  return blocks > 4 ? (blocks + 1) / 2 * 2 : blocks;
+}
+
+// A tile of the work list.
 struct Piece {
   int expert;
   int place;
-  int num_places;
+  int num_places;  // up to kMostPlaces
 
-  // index: of the parts of all tiles.
   __device__ __forceinline__ Piece(const Params& p, int index) {
-    const int tile = index / p.parts;
-    const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + tile);
-    const int first = (index - tile * p.parts) * kMostPlaces;
+    const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + index);
     expert = entry.x;
-    place = entry.y + first;
-    num_places = max(0, min(kMostPlaces, entry.z - first));
+    place = entry.y;
+    num_places = entry.z;
   }
   // Rows of x in a stage.
-  [[nodiscard]] __device__ int rows() const { return (num_places + 7) / 8 * 8; }
+  [[nodiscard]] __device__ int rows() const { return blocks_of(num_places) * 8; }
 };
 
 // Calls visit(piece, first row of x in a stage, first unit of the round, the unit behind the last) for each piece of the
@@ -173,7 +181,7 @@ class Multiplier {
         ring_(ring),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        policy_(p.again ? read_again() : read_once()) {}
+        policy_(read_once()) {}
 
   // All rounds from unit `at` to `end`. wait: called when the first tiles of w are on their way.
   template <typename Wait>
@@ -224,7 +232,7 @@ class Multiplier {
 
   // A unit whose first tiles are on their way; loads those of the next one.
   __device__ __forceinline__ void run_unit(const Unit& unit, const Unit& next) {
-    switch ((unit.num_places + 7) / 8) {
+    switch (blocks_of(unit.num_places)) {
       case 0:
         return skip(next);
       case 1:
@@ -235,7 +243,6 @@ class Multiplier {
         return run_blocks<3>(unit, next);
       case 4:
         return run_blocks<4>(unit, next);
-      case 5:
       case 6:
         return run_blocks<6>(unit, next);
       default:
@@ -392,17 +399,17 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_expert_kernel(
       pdl_release();
     }
   };
-  const int64_t units = int64_t{__ldcg(p.a.tiles)} * p.parts * p.units;
+  const int64_t units = int64_t{__ldcg(p.a.tiles)} * p.units;
   const auto at = static_cast<int>(units * blockIdx.x / gridDim.x);
   const auto end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
   if (threadIdx.x >= kWarps * 32) {
-    lower_registers<24>();
+    lower_registers<kLoaderRegisters>();
     wait();
     if (threadIdx.x < (kWarps + 1) * 32) {
       load_x(p, ring, at, end);
     }
   } else {
-    raise_registers<120>();
+    raise_registers<kMultiplierRegisters>();
     if (at < end) {
       Multiplier<kEpilogue>(p, ring).run(at, end, wait);
     } else {
@@ -424,16 +431,9 @@ void launch_instance(Stream& stream, const Params& params) {
 
 }  // namespace
 
-void sm90_mxfp4_gemm(Stream& stream,
-                     const ExpertGemmArgs& args,
-                     LinearEpilogue epilogue,
-                     int32_t tile_places) {
-  const int32_t parts = ceil_div(tile_places, kMostPlaces);
-  const Params params{.a = args,
-                      .units = ceil_div(args.n, 16),
-                      .steps = ceil_div(args.k, kMxfp4TileCols),
-                      .parts = parts,
-                      .again = parts > 1};
+void sm90_mxfp4_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
+  const Params params{
+      .a = args, .units = ceil_div(args.n, 16), .steps = ceil_div(args.k, kMxfp4TileCols)};
   if (epilogue == LinearEpilogue::kSwiGlu) {
     launch_instance<LinearEpilogue::kSwiGlu>(stream, params);
   } else {

@@ -32,11 +32,9 @@ struct ExpertGemmArgs {
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
-// The same for MXFP4 and few places a tile; tile_places: of the work list.
-void sm90_mxfp4_gemm(Stream& stream,
-                     const ExpertGemmArgs& args,
-                     LinearEpilogue epilogue,
-                     int32_t tile_places);
+// The same for MXFP4 and a work list of up to kMostMxfp4Places places a tile.
+inline constexpr int kMostMxfp4Places = 64;
+void sm90_mxfp4_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for a work list of 256 places a tile, and x by place.
 template <PackedKind kKind>
