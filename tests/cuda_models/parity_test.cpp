@@ -92,7 +92,8 @@ class CudaParity : public ::testing::Test {
     ModelRig gpu(options);
     const GapCounts counts = expect_follows(gpu, requests, cpu.results(), rule);
     EXPECT_EQ(counts.positions, static_cast<int64_t>(requests.size()) * 24);
-    EXPECT_LE(counts.flips * 20, counts.positions) << "near-ties should be rare";
+    EXPECT_LE(static_cast<double>(counts.flips), rule.flips * static_cast<double>(counts.positions))
+        << "near-ties should be rare";
     std::cout << "[ parity   ] " << gpu.attention_backends() << ": " << counts.positions
               << " positions, " << counts.flips << " near-ties, logprobs off by " << counts.mean
               << " on average, " << counts.worst << " at most\n";
@@ -112,14 +113,17 @@ class CudaParity : public ::testing::Test {
   }
 };
 
+// Keys and values rounded from bf16 on the GPU: some have the 8-bit number next to the CPU's.
 TEST_F(CudaParity, EightBitKvCaches) {
+  const GapRule rule{.gap = 0.2F, .mean = 0.03, .tolerance = 0.2F, .flips = 0.1};
   for (const char* kv : {"fp8_e4m3", "fp8_e5m2"}) {
     SCOPED_TRACE(kv);
     const TempDir dir;
     const RandomModel model{.num_layers = 2, .seed = 27};
-    expect_parity(model.write(dir), model.vocab_size, "bfloat16", {}, "native", "auto", kv);
+    expect_parity(model.write(dir), model.vocab_size, "bfloat16", rule, "native", "auto", kv);
   }
 }
+
 // A needle in 32,000 tokens is found, within the bounds of the cache's rounding.
 TEST_F(CudaParity, NeedleInAnEightBitKvCache) {
   const test::NeedleModel model(64);
@@ -168,7 +172,7 @@ TEST_F(CudaParity, RoundedInputs) {
     expect_parity(model.write(dir, twin).first,
                   model.base.vocab_size,
                   "float32",
-                  {.gap = 0.2F, .mean = 0.06, .tolerance = 0.4F});
+                  {.gap = 0.4F, .mean = 0.06, .tolerance = 0.4F, .flips = 0.15});
   }
 }
 // Exactly dequantised.

@@ -343,7 +343,8 @@ class TwoHosts(Launched):
         results = ranks.finish()
         self.assertLess(time.monotonic() - since, 12)
         self.assertEqual([code for code, _, _ in results], [5, 5], results)
-        self.assertIn("no sign of life", results[0][2])
+        # the second if the run has not yet begun
+        self.assertRegex(results[0][2], "no sign of life|rank 1 cannot be reached")
         self.assertIn("rank 0 cannot be reached", results[1][2])
 
 

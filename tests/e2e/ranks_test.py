@@ -115,11 +115,11 @@ class RankFaults(unittest.TestCase):
         connection.request("POST", "/v1/completions", json.dumps(body))
         answer = connection.getresponse()
         self.assertEqual(answer.status, 200)
+        last = b""
         for _ in range(num_lines):
-            answer.readline()
+            last = answer.readline()
         begin = time.monotonic()
         fault()
-        last = b""
         try:
             for line in answer:
                 last = line if line.startswith(b"data: {") else last

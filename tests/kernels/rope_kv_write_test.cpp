@@ -107,7 +107,7 @@ TEST_P(RopeKvWrite, QuantisesForAnEightBitCache) {
                .rot_dim = 16,
                .gap = 3,
                .tokens = 50,
-               .num_blocks = 3};
+               .num_blocks = 4};
     c.interleaved = pairs;
     c.norm = c.v_norm = with_norm;
     c.heads_first = heads_first;

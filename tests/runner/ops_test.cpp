@@ -175,6 +175,13 @@ TEST_P(RunnerOpsTest, PromptTailUnderPaddedDrafts) {
   EXPECT_EQ(fixture.logit_pos, (Ints{9, 10, 11}));
 }
 
+// Results of the step before did not come, as the connection to their rank was lost: no drafts are read.
+TEST_P(RunnerOpsTest, APositionBehindAllDraftsTakesTheLastToken) {
+  fixture.add(row_state(10, 12, 70, 11), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1, 1);
+  fixture.prepare();
+  EXPECT_EQ(fixture.input_ids, (Ints{70}));
+}
+
 // Slots from the block table. Padding tokens write nothing.
 TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
   fixture.add(row_state(35, 35, 1, 36), {}, 1);

@@ -19,6 +19,7 @@ struct GapRule {
   float gap = 0.05F;       // another token is allowed only within this logprob gap in the reference
   double mean = 0.02;      // limit on the mean difference of the top tokens' logprobs
   float tolerance = 0.1F;  // limit on each difference
+  double flips = 0.05;     // limit on the share of positions with another token
 };
 
 struct GapCounts {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "kernels/rope/rope_kv_write.h"
 #include "tests/support/float8.h"
 #include "tests/support/op_case.h"
@@ -41,8 +42,9 @@ struct RopeCase {
   [[nodiscard]] size_t cache_size() const {
     return static_cast<size_t>(int64_t{num_blocks} * block_stride());
   }
-  // The KV slot of each token; -1: none.
+  // The KV slot of each token; -1: none. No two tokens share one: the cache has room for all.
   [[nodiscard]] std::vector<int64_t> slots() const {
+    WR_CHECK(tokens <= int64_t{num_blocks} * kBlockSize);
     std::vector<int64_t> out;
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t scattered = (t * 37 + 5) % (int64_t{num_blocks} * kBlockSize);

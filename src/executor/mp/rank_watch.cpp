@@ -62,7 +62,10 @@ void RankWatch::watch(const std::stop_token& stop) {
 }
 
 void RankWatch::fail(const Trouble& trouble) {
-  control_.abort.raise(trouble.rank, AbortPhase::kProcessEnded);
+  // Whether a process of another host has ended is not known.
+  control_.abort.raise(
+      trouble.rank,
+      has_process(trouble.rank) ? AbortPhase::kProcessEnded : AbortPhase::kConnectionLost);
   on_failure_(trouble.why);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cuda/float8.cuh"
+
 #include <cstdint>
 #include <cuda_runtime.h>
 
@@ -29,11 +31,7 @@ __device__ __forceinline__ F8Scale f8_scale(uint32_t most_bits) {
 }
 
 __device__ __forceinline__ uint32_t pack_f8(float a, float b, float c, float d) {
-  uint16_t low;
-  uint16_t high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
-  return static_cast<uint32_t>(high) << 16 | low;
+  return f8_of_floats(c, d, false) << 16 | f8_of_floats(a, b, false);
 }
 
 // Eight bf16 times `before`, then times `factor`.
