@@ -18,8 +18,11 @@ void launch_sm90(Stream& stream,
                  ExpertGemmArgs gemm,
                  int32_t tile_places) {
   if constexpr (kKind == PackedKind::kMxfp4) {
-    if (tile_places <= kMostMxfp4Places) {
-      return sm90_mxfp4_gemm(stream, gemm, args.epilogue);
+    if (tile_places == 32) {
+      return sm90_mxfp4_gemm<32>(stream, gemm, args.epilogue);
+    }
+    if (tile_places == 64) {
+      return sm90_mxfp4_gemm<64>(stream, gemm, args.epilogue);
     }
   } else if (tile_places == 8) {
     return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);

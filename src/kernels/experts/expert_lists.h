@@ -35,7 +35,7 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
                                      bool mxfp4) {
   const int64_t mean = num_toks * num_chosen / num_experts;
   if (mxfp4) {
-    return mean <= 40 ? 64 : mean <= 160 ? 128 : 256;
+    return mean <= 12 ? 32 : mean <= 24 ? 64 : mean <= 160 ? 128 : 256;
   }
   return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 ? 128 : 256;
 }

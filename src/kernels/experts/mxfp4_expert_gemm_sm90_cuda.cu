@@ -15,9 +15,10 @@
 // Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of few places.
 // Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and the
 //   places of a tile. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
-//   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp has as many tiles of w in registers or on their
-//   way there, at the end of a unit those of its next one. It dequantises them where they are and multiplies by mma.sync
-//   m16n8k16. Dequantising is most of the work: to keep up with the memory of an H200, an SM has a clock for 34 numbers.
+//   their tiles to a ring of stages of Form::kDepth tiles of 64 inputs. A warp has as many tiles of w in registers or on
+//   their way there, at the end of a unit those of its next one. It dequantises them where they are and multiplies by
+//   mma.sync m16n8k16. Dequantising is most of the work: to keep up with the memory of an H200, an SM has a clock for 34
+//   numbers.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
 //   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
 //   w before it waits for the preceding kernel.
@@ -29,13 +30,17 @@ namespace {
 
 constexpr int kWarps = 16;                   // that multiply
 constexpr int kThreads = (kWarps + 4) * 32;  // setmaxnreg counts whole warpgroups
-constexpr int kDepth = 5;                    // tiles of w that a warp has on their way
-constexpr int kMostPlaces = kMostMxfp4Places;
-constexpr int kRowBytes = kDepth * 128 + 16;  // of x in a stage; no bank conflicts
-constexpr int kStageBytes = kMostPlaces * kRowBytes;
-constexpr int kStages = 5;
-constexpr size_t kSharedBytes = kStages * kStageBytes;
-using Stages = RingCursor<kStages>;
+
+// What depends on the most places of a tile. Fewer of them leave registers for more tiles of w.
+template <int kPlaces>
+struct Form {
+  static constexpr int kDepth = kPlaces <= 32 ? 9 : 5;  // tiles of w that a warp has on their way
+  static constexpr int kRowBytes = kDepth * 128 + 16;   // of x in a stage; no bank conflicts
+  static constexpr int kStageBytes = kPlaces * kRowBytes;
+  static constexpr int kStages = kPlaces <= 32 ? 3 : 5;
+  static constexpr size_t kSharedBytes = size_t{kStages} * kStageBytes;
+  using Stages = RingCursor<kStages>;
+};
 
 // Registers of a thread. A CTA never has more than it was launched with, and raise_registers would wait for ever for them.
 constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // what ptxas makes of __launch_bounds__
@@ -60,7 +65,7 @@ __device__ __forceinline__ int blocks_of(int num_places) {
 struct Piece {
   int expert;
   int place;
-  int num_places;  // up to kMostPlaces
+  int num_places;
 
   __device__ __forceinline__ Piece(const Params& p, int index) {
     const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + index);
@@ -74,13 +79,13 @@ struct Piece {
 
 // Calls visit(piece, first row of x in a stage, first unit of the round, the unit behind the last) for each piece of the
 // round from unit `at` on. Returns the next round's first unit.
-template <typename Visit>
+template <int kPlaces, typename Visit>
 __device__ __forceinline__ int visit_round(const Params& p, int at, int end, const Visit& visit) {
   const int last = min(end, at + kWarps);
   for (int row = 0; at < last;) {
     const int index = at / p.units;
     const Piece piece(p, index);
-    if (row + piece.rows() > kMostPlaces) {
+    if (row + piece.rows() > kPlaces) {
       break;
     }
     const int behind = min(last, (index + 1) * p.units);
@@ -92,7 +97,8 @@ __device__ __forceinline__ int visit_round(const Params& p, int at, int end, con
 }
 
 // What a warp does in a round.
-struct Unit {
+template <int kPlaces>
+struct RoundUnit {
   int expert = 0;
   int place = 0;
   int num_places = 0;  // 0: nothing
@@ -100,31 +106,37 @@ struct Unit {
   int number = 0;      // in the expert's matrix
 
   // next: becomes the next round's first unit.
-  __device__ __forceinline__ Unit(const Params& p, int at, int end, int warp, int& next) {
-    next = visit_round(p, at, end, [&](const Piece& piece, int first_row, int first, int behind) {
-      if (first <= at + warp && at + warp < behind) {
-        expert = piece.expert;
-        place = piece.place;
-        num_places = piece.num_places;
-        row = first_row;
-        number = (at + warp) % p.units;
-      }
-    });
+  __device__ __forceinline__ RoundUnit(const Params& p, int at, int end, int warp, int& next) {
+    next = visit_round<kPlaces>(
+        p, at, end, [&](const Piece& piece, int first_row, int first, int behind) {
+          if (first <= at + warp && at + warp < behind) {
+            expert = piece.expert;
+            place = piece.place;
+            num_places = piece.num_places;
+            row = first_row;
+            number = (at + warp) % p.units;
+          }
+        });
   }
 };
 
 // One warp: copies rows of x.
-__device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int end) {
+template <int kPlaces>
+__device__ __forceinline__ void load_x(const Params& p,
+                                       typename Form<kPlaces>::Stages ring,
+                                       int at,
+                                       int end) {
+  constexpr int kInputs = Form<kPlaces>::kDepth * 64;  // of a stage
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = read_again();
   while (at < end) {
     // Of the lane's rows of a stage: where they are in x; null: no place's.
-    const Bf16* rows[kMostPlaces / 32] = {};
+    const Bf16* rows[kPlaces / 32] = {};
     int num_rows = 0;
-    at = visit_round(p, at, end, [&](const Piece& piece, int first_row, int, int) {
+    at = visit_round<kPlaces>(p, at, end, [&](const Piece& piece, int first_row, int, int) {
       num_rows += piece.num_places;
 #pragma unroll
-      for (int i = 0; i < kMostPlaces / 32; ++i) {
+      for (int i = 0; i < kPlaces / 32; ++i) {
         const int own = i * 32 + lane - first_row;
         if (own >= 0 && own < piece.num_places) {
           int64_t row = piece.place + own;
@@ -135,19 +147,22 @@ __device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int
         }
       }
     });
-    for (int input = 0; input < p.a.k; input += kDepth * 64, ring.next()) {
-      const int bytes = min(kDepth * 64, p.a.k - input) * 2;
+    for (int input = 0; input < p.a.k; input += kInputs, ring.next()) {
+      const int bytes = min(kInputs, p.a.k - input) * 2;
       barrier_wait(ring.empty(), ring.phase ^ 1);
       if (lane == 0) {
         barrier_arrive_expecting(ring.full(), num_rows * bytes);
       }
       __syncwarp();
-      const uint32_t stage = ring.data + ring.stage * kStageBytes;
+      const uint32_t stage = ring.data + ring.stage * Form<kPlaces>::kStageBytes;
 #pragma unroll
-      for (int i = 0; i < kMostPlaces / 32; ++i) {
+      for (int i = 0; i < kPlaces / 32; ++i) {
         if (rows[i] != nullptr) {
-          bulk_load(
-              stage + (i * 32 + lane) * kRowBytes, rows[i] + input, bytes, ring.full(), policy);
+          bulk_load(stage + (i * 32 + lane) * Form<kPlaces>::kRowBytes,
+                    rows[i] + input,
+                    bytes,
+                    ring.full(),
+                    policy);
         }
       }
     }
@@ -159,7 +174,8 @@ struct Source {
   const std::byte* numbers;
   const std::byte* scales;
 
-  __device__ __forceinline__ Source(const Params& p, const Unit& unit, int lane) {
+  template <int kPlaces>
+  __device__ __forceinline__ Source(const Params& p, const RoundUnit<kPlaces>& unit, int lane) {
     const int64_t tile = int64_t{unit.expert} * ((p.a.n + 63) / 64) + unit.number / 4;
     const std::byte* first =
         static_cast<const std::byte*>(p.a.w) + tile * p.steps * kMxfp4TileBytes;
@@ -173,9 +189,12 @@ struct Source {
 };
 
 // A warp that multiplies.
-template <LinearEpilogue kEpilogue>
+template <LinearEpilogue kEpilogue, int kPlaces>
 class Multiplier {
  public:
+  using Stages = typename Form<kPlaces>::Stages;
+  using Unit = RoundUnit<kPlaces>;
+
   __device__ __forceinline__ Multiplier(const Params& p, const Stages& ring)
       : p_(p),
         ring_(ring),
@@ -204,6 +223,9 @@ class Multiplier {
   }
 
  private:
+  static constexpr int kDepth = Form<kPlaces>::kDepth;
+  static constexpr int kRowBytes = Form<kPlaces>::kRowBytes;
+  static constexpr int kStageBytes = Form<kPlaces>::kStageBytes;
   static constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
 
   __device__ __forceinline__ void fetch(int i, const Source& from, bool valid) {
@@ -243,10 +265,10 @@ class Multiplier {
         return run_blocks<3>(unit, next);
       case 4:
         return run_blocks<4>(unit, next);
-      case 6:
-        return run_blocks<6>(unit, next);
       default:
-        return run_blocks<8>(unit, next);
+        if constexpr (kPlaces > 32) {
+          return unit.num_places <= 48 ? run_blocks<6>(unit, next) : run_blocks<8>(unit, next);
+        }
     }
   }
 
@@ -374,12 +396,14 @@ class Multiplier {
   uint32_t scales_[kDepth];
 };
 
-template <LinearEpilogue kEpilogue>
+template <LinearEpilogue kEpilogue, int kPlaces>
 __global__ void __launch_bounds__(kThreads, 1) mxfp4_expert_kernel(
     const __grid_constant__ Params p) {
+  constexpr int kStages = Form<kPlaces>::kStages;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t barriers[2 * kStages];
-  const Stages ring{shared_address(memory), shared_address(barriers), kStages};
+  const typename Form<kPlaces>::Stages ring{
+      shared_address(memory), shared_address(barriers), kStages};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(ring.barriers + i * 8, 1);
@@ -406,39 +430,43 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_expert_kernel(
     lower_registers<kLoaderRegisters>();
     wait();
     if (threadIdx.x < (kWarps + 1) * 32) {
-      load_x(p, ring, at, end);
+      load_x<kPlaces>(p, ring, at, end);
     }
   } else {
     raise_registers<kMultiplierRegisters>();
     if (at < end) {
-      Multiplier<kEpilogue>(p, ring).run(at, end, wait);
+      Multiplier<kEpilogue, kPlaces>(p, ring).run(at, end, wait);
     } else {
       wait();
     }
   }
 }
 
-template <LinearEpilogue kEpilogue>
+template <LinearEpilogue kEpilogue, int kPlaces>
 void launch_instance(Stream& stream, const Params& params) {
-  constexpr auto* kKernel = &mxfp4_expert_kernel<kEpilogue>;
-  allow_shared_bytes<kKernel>(kSharedBytes);
+  constexpr auto* kKernel = &mxfp4_expert_kernel<kEpilogue, kPlaces>;
+  allow_shared_bytes<kKernel>(Form<kPlaces>::kSharedBytes);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(stream.device().facts().num_sms));
   shape.block = dim3(kThreads);
-  shape.shared_bytes = kSharedBytes;
+  shape.shared_bytes = Form<kPlaces>::kSharedBytes;
   launch(stream, "sm90_mxfp4_gemm", shape, kKernel, params);
 }
 
 }  // namespace
 
+template <int kPlaces>
 void sm90_mxfp4_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
   const Params params{
       .a = args, .units = ceil_div(args.n, 16), .steps = ceil_div(args.k, kMxfp4TileCols)};
   if (epilogue == LinearEpilogue::kSwiGlu) {
-    launch_instance<LinearEpilogue::kSwiGlu>(stream, params);
+    launch_instance<LinearEpilogue::kSwiGlu, kPlaces>(stream, params);
   } else {
-    launch_instance<LinearEpilogue::kStore>(stream, params);
+    launch_instance<LinearEpilogue::kStore, kPlaces>(stream, params);
   }
 }
+
+template void sm90_mxfp4_gemm<32>(Stream&, const ExpertGemmArgs&, LinearEpilogue);
+template void sm90_mxfp4_gemm<64>(Stream&, const ExpertGemmArgs&, LinearEpilogue);
 
 }  // namespace warprow::cuda

@@ -32,8 +32,8 @@ struct ExpertGemmArgs {
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
-// The same for MXFP4 and a work list of up to kMostMxfp4Places places a tile.
-inline constexpr int kMostMxfp4Places = 64;
+// The same for MXFP4 and a work list of up to kPlaces, 32 or 64, places a tile.
+template <int kPlaces>
 void sm90_mxfp4_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for a work list of 256 places a tile, and x by place.
