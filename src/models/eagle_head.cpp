@@ -113,6 +113,7 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   buffers_.cos = workspace.alloc<float>(toks * inv_freq_.shape[0]);
   buffers_.sin = workspace.alloc<float>(toks * inv_freq_.shape[0]);
   std::vector<const FeedForward*> ffns;
+  ffns.reserve(layers_.size());
   for (const Layer& layer : layers_) {
     ffns.push_back(&layer.ffn);
   }
@@ -127,6 +128,7 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
 
 std::vector<AttentionSpec> EagleHead::mixers() const {
   std::vector<AttentionSpec> mixers;
+  mixers.reserve(spec_.decoder.layers.size());
   for (const LayerSpec& layer : spec_.decoder.layers) {
     mixers.push_back(layer.attention);
   }

@@ -87,6 +87,7 @@ void add_row(SchedulerOutput& step,
 // Tokens 0, 1, ...
 std::vector<TokenId> first_tokens(int32_t num, const WarmUpLimits& limits) {
   std::vector<TokenId> tokens;
+  tokens.reserve(static_cast<size_t>(num));
   for (int32_t i = 0; i < num; ++i) {
     tokens.push_back(i % limits.vocab_size);
   }
@@ -113,6 +114,7 @@ void run_calibration(Runner& runner,
   }
   WR_CHECK_GT(num, 0);
   std::vector<TokenId> prompt;
+  prompt.reserve(static_cast<size_t>(num));
   for (int64_t i = 0; i < num; ++i) {
     prompt.push_back(static_cast<TokenId>(i * limits.vocab_size / num));
   }

@@ -102,8 +102,8 @@ pthread_t find_worker(ComputePool& pool) {
 
 TEST(ComputePool, AWorkerWhoseCoreIsTakenIsNotWaitedFor) {
 #if WR_TSAN
-  GTEST_SKIP()
-      << "ThreadSanitizer delays a signal until its thread calls libc; a waiting worker need not";
+  GTEST_SKIP() << "ThreadSanitizer delivers a signal at the thread's next libc call, and a waiting "
+                  "worker may make none";
 #endif
   ComputePool pool(2);
   const pthread_t worker = find_worker(pool);

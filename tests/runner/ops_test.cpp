@@ -175,7 +175,7 @@ TEST_P(RunnerOpsTest, PromptTailUnderPaddedDrafts) {
   EXPECT_EQ(fixture.logit_pos, (Ints{9, 10, 11}));
 }
 
-// Results of the step before did not come, as the connection to their rank was lost: no drafts are read.
+// After another rank was lost, the results of the step before are missing. The row has no drafts, and none are read.
 TEST_P(RunnerOpsTest, APositionBehindAllDraftsTakesTheLastToken) {
   fixture.add(row_state(10, 12, 70, 11), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1, 1);
   fixture.prepare();

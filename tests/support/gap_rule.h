@@ -101,6 +101,8 @@ inline GapCounts expect_follows(ModelRig& rig,
   }
   counts.mean /= static_cast<double>(std::max<int64_t>(1, num_logprobs));
   EXPECT_LE(counts.mean, rule.mean);
+  EXPECT_LE(static_cast<double>(counts.flips), rule.flips * static_cast<double>(counts.positions))
+      << "near-ties should be rare";
   return counts;
 }
 

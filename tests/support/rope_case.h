@@ -42,7 +42,7 @@ struct RopeCase {
   [[nodiscard]] size_t cache_size() const {
     return static_cast<size_t>(int64_t{num_blocks} * block_stride());
   }
-  // The KV slot of each token; -1: none. No two tokens share one: the cache has room for all.
+  // The KV slot of each token; -1: none. No two tokens share a slot, so the cache must have room for all.
   [[nodiscard]] std::vector<int64_t> slots() const {
     WR_CHECK(tokens <= int64_t{num_blocks} * kBlockSize);
     std::vector<int64_t> out;

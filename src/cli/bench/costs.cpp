@@ -124,6 +124,7 @@ class CostRun {
       return deep;
     }
     std::vector<CostCurve::Point> curve;
+    curve.reserve(points.size());
     for (const auto& [count, point] : points) {
       curve.push_back({static_cast<double>(count),
                        std::max(0.0, point.us - 1e-3 * table.prefill_pair_ns * point.pairs)});

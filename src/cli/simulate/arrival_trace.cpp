@@ -233,7 +233,7 @@ void sort_by_arrival(std::vector<TraceRequest>& requests) {
   std::vector<TraceRequest> sorted;
   sorted.reserve(requests.size());
   for (const size_t i : order) {
-    sorted.push_back(std::move(requests[i]));
+    sorted.push_back(requests[i]);
   }
   requests = std::move(sorted);
 }

@@ -34,6 +34,7 @@ CostTable table_of(const Figures& figures) {
   table.model = figures.model;
   table.machine = "NVIDIA H200, bf16, docs/performance.md";
   std::vector<CostCurve::Point> decode;
+  decode.reserve(figures.decode_ms.size());
   for (const auto& [batch, ms] : figures.decode_ms) {
     decode.push_back({batch, 1e3 * ms - 1e-3 * context_ns * batch * kContext});
   }

@@ -43,8 +43,10 @@ int take_digits(std::string_view& text, size_t width, std::string_view mark) {
   if (text.size() < width + mark.size() || text.substr(width, mark.size()) != mark) {
     return -1;
   }
-  const auto [end, error] = std::from_chars(text.data(), text.data() + width, value);
-  if (error != std::errc() || end != text.data() + width) {
+  const std::string digits(text.substr(0, width));
+  const char* const behind = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), behind, value);
+  if (error != std::errc() || end != behind) {
     return -1;
   }
   text.remove_prefix(width + mark.size());

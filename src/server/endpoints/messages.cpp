@@ -32,10 +32,12 @@ EncodedPrompts prepare(const Served& served, GenerationBody& body) {
   return prompts;
 }
 
-std::unique_ptr<AnswerWriter> make_writer(const Served& served,
-                                          GenerationBody& body,
-                                          AnswerInfo info,
-                                          AnswerShape /*shape*/) {
+std::unique_ptr<AnswerWriter> make_writer(
+    const Served& served,
+    GenerationBody& body,
+    AnswerInfo info,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): as GeneratingEndpoint::make_writer
+    AnswerShape /*shape*/) {
   const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kOther, info.id);
   return make_messages_writer(std::move(info), body.echoed.get<int64_t>(), parser);
 }

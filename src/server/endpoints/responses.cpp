@@ -24,10 +24,12 @@ Result<GenerationBody> parse(std::string_view text) {
   return body;
 }
 
-std::unique_ptr<AnswerWriter> make_writer(const Served& served,
-                                          GenerationBody& body,
-                                          AnswerInfo info,
-                                          AnswerShape /*shape*/) {
+std::unique_ptr<AnswerWriter> make_writer(
+    const Served& served,
+    GenerationBody& body,
+    AnswerInfo info,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): as GeneratingEndpoint::make_writer
+    AnswerShape /*shape*/) {
   const MakeChatParser parser = chat_parser(served, body, ChatEndpoint::kResponses, info.id);
   return make_responses_writer(std::move(info), std::move(body.echoed), parser);
 }

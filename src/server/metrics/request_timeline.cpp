@@ -83,7 +83,7 @@ class TimelineMaker {
     }
   }
 
-  void add(const char* name, TimePoint at, Json more) {
+  void add(const char* name, TimePoint at, const Json& more) {
     Json event = {{"event", name}, {"at_ms", rounded_ms(ms_between(start_, at))}};
     event.update(more);
     out_.events.push_back(std::move(event));
@@ -176,7 +176,7 @@ class TimelineMaker {
       more["rows"] = most_rows;
       out_.most_chunk_rows = std::max(out_.most_chunk_rows, most_rows);
     }
-    add("chunk", event.at, std::move(more));
+    add("chunk", event.at, more);
   }
 
   // The steps behind a first token, until the request was preempted or ended.

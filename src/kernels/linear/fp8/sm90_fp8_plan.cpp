@@ -70,7 +70,8 @@ int32_t sm90_fp8_row_at(const Sm90Fp8Plan& plan) {
 }
 
 size_t sm90_fp8_shared_bytes(const Sm90Fp8Plan& plan, int32_t k) {
-  return static_cast<size_t>(sm90_fp8_row_at(plan) + rounded_bytes(plan, k) + kAlign);
+  return static_cast<size_t>(sm90_fp8_row_at(plan)) + static_cast<size_t>(rounded_bytes(plan, k)) +
+         static_cast<size_t>(kAlign);
 }
 
 Sm90Fp8Plan sm90_fp8_plan(
