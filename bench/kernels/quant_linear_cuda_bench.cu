@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with quantised weights.
-//   quant_linear_cuda_bench [steps] [products] [bf16] [f8] [q4] [q8] [Qwen3-8B] [Qwen3-0.6B]
+//   quant_linear_cuda_bench [steps] [products] [bf16] [f8] [q4] [q8] [q4_k] [q6_k] [Qwen3-8B] [Qwen3-0.6B]
 // Without arguments: steps and products of Qwen3-8B, bf16, f8 and q4. steps: all linears of a step with their norms and gates, the
 // head in bf16. products: each operation alone, with other numbers of parts (parts/groups/stages).
 #include "base/math.h"
@@ -30,18 +30,48 @@ constexpr int32_t kMaxHeadRows = 512;
 bool is_head(const ModelProduct& p) { return p.n > 1 << 16; }
 int32_t outputs_of(const ModelProduct& p) { return p.epilogue == kSwiGlu ? p.n / 2 : p.n; }
 
+// A form of weights, without sizes and data.
+struct Form {
+  const char* name;
+  PackedWeight weight;
+};
+
+PackedWeight quant_form(PackedKind kind, int32_t zero_point) {
+  PackedWeight weight;
+  weight.kind = kind;
+  weight.group = 128;
+  weight.zero_point = zero_point;
+  return weight;
+}
+
+// With float32 scales, as GGUF's types have them.
+PackedWeight group_form(PackedKind kind, int32_t zero_point, int32_t group, bool has_bias) {
+  PackedWeight weight = quant_form(kind, zero_point);
+  weight.scales = ScaleForm::kF32;
+  weight.group = group;
+  weight.has_bias = has_bias;
+  return weight;
+}
+
+const std::vector<Form>& forms() {
+  static const std::vector<Form> kForms{{"bf16", quant_form(PackedKind::kBF16, 0)},
+                                        {"f8", quant_form(PackedKind::kF8, 0)},
+                                        {"q4", quant_form(PackedKind::kQ4, 8)},
+                                        {"q8", quant_form(PackedKind::kQ8, 128)},
+                                        {"q4_k", group_form(PackedKind::kQ4, 0, 32, true)},
+                                        {"q6_k", group_form(PackedKind::kQ6, 32, 16, false)}};
+  return kForms;
+}
+
 // A matrix of random numbers, in bf16 or in tiles.
 struct Weight {
-  Weight(const ModelProduct& p, PackedKind kind) {
-    weight.kind = kind;
+  Weight(const ModelProduct& p, const Form& form) : weight(form.weight) {
     weight.n = p.n;
     weight.k = p.k;
-    if (kind == PackedKind::kBF16) {
+    if (weight.kind == PackedKind::kBF16) {
       bytes = size_t{2} * p.n * p.k;
       data = memory.normal_bf16(bytes / 2);
     } else {
-      weight.group = 128;
-      weight.zero_point = kind == PackedKind::kQ4 ? 8 : kind == PackedKind::kQ8 ? 128 : 0;
       bytes = quant_tiles_bytes(weight);
       std::vector<std::byte> tiles = random_tiles(std::min(bytes, size_t{1} << 26));
       data = memory.allocate<uint16_t>(bytes / 2);
@@ -57,7 +87,7 @@ struct Weight {
 
   // Whole tiles; numbers random, scales alike.
   [[nodiscard]] std::vector<std::byte> random_tiles(size_t most) const {
-    const auto tile = static_cast<size_t>(quant_tile_bytes(weight.kind, 128, false));
+    const auto tile = static_cast<size_t>(quant_tile_bytes(weight));
     const auto numbers = static_cast<size_t>(quant_number_bytes(weight.kind));
     std::vector<std::byte> out(most / tile * tile);
     std::mt19937 rng(5);
@@ -164,14 +194,7 @@ class Room {
   HalfNorm half_;
 };
 
-const char* kind_name(PackedKind kind) {
-  return kind == PackedKind::kF8   ? "f8"
-         : kind == PackedKind::kQ4 ? "q4"
-         : kind == PackedKind::kQ8 ? "q8"
-                                   : "bf16";
-}
-
-void bench_steps(Stream& stream, const ModelProducts& model, Room& room, PackedKind kind) {
+void bench_steps(Stream& stream, const ModelProducts& model, Room& room, const Form& form) {
   std::vector<std::unique_ptr<Weight>> weights;
   std::vector<size_t> order;
   size_t bytes = 0;
@@ -179,18 +202,18 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, PackedK
   for (int layer = 0; layer < model.layers; ++layer) {
     for (size_t i = 0; i < 4; ++i) {
       if (layer < kCopies) {
-        weights.push_back(std::make_unique<Weight>(model.products[i], kind));
+        weights.push_back(std::make_unique<Weight>(model.products[i], form));
       }
       order.push_back(static_cast<size_t>(layer % kCopies) * 4 + i);
       bytes += weights[order.back()]->bytes;
     }
   }
   order.push_back(weights.size());
-  weights.push_back(std::make_unique<Weight>(model.products[4], PackedKind::kBF16));
+  weights.push_back(std::make_unique<Weight>(model.products[4], forms().front()));
   bytes += weights.back()->bytes;
   std::printf("%s %s: ms of a step's linears, norms and gates; read time of the weights %.3f\n",
               model.name,
-              kind_name(kind),
+              form.name,
               bytes / kReadBytesPerSecond * 1e3);
   for (const int32_t m : {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2047, 2048, 4096, kMaxRows}) {
     const int calls = static_cast<int>(order.size());
@@ -210,18 +233,18 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, PackedK
   }
 }
 
-void bench_products(Stream& stream, const ModelProducts& model, Room& room, PackedKind kind) {
-  std::printf("%s %s: us an operation, parts/groups/stages\n", model.name, kind_name(kind));
+void bench_products(Stream& stream, const ModelProducts& model, Room& room, const Form& form) {
+  std::printf("%s %s: us an operation, parts/groups/stages\n", model.name, form.name);
   const int32_t sms = stream.device().facts().num_sms;
   for (const ModelProduct& p : model.products) {
     if (is_head(p)) {
       continue;
     }
     std::vector<std::unique_ptr<Weight>> copies;
-    copies.push_back(std::make_unique<Weight>(p, kind));
+    copies.push_back(std::make_unique<Weight>(p, form));
     const int count = std::min(8, copies_beyond_l2(copies[0]->bytes));
     while (static_cast<int>(copies.size()) < count) {
-      copies.push_back(std::make_unique<Weight>(p, kind));
+      copies.push_back(std::make_unique<Weight>(p, form));
     }
     for (const int32_t m : {1, 8, 32, 64, 128, 256, 2048}) {
       const double read = copies[0]->bytes / kReadBytesPerSecond * 1e6;
@@ -271,16 +294,17 @@ int main(int argc, char** argv) {
       continue;
     }
     Room room(model);
-    for (const PackedKind kind :
-         {PackedKind::kBF16, PackedKind::kF8, PackedKind::kQ4, PackedKind::kQ8}) {
-      if (!chosen({"bf16", "f8", "q4", "q8"}, kind_name(kind), kind != PackedKind::kQ8)) {
+    for (const Form& form : forms()) {
+      const bool by_default = form.weight.group == 128 && form.weight.kind != PackedKind::kQ8;
+      if (!chosen({"bf16", "f8", "q4", "q8", "q4_k", "q6_k"}, form.name, by_default)) {
         continue;
       }
       if (chosen({"steps", "products"}, "steps", true)) {
-        bench_steps(*on.stream, model, room, kind);
+        bench_steps(*on.stream, model, room, form);
       }
-      if (kind != PackedKind::kBF16 && chosen({"steps", "products"}, "products", true)) {
-        bench_products(*on.stream, model, room, kind);
+      if (form.weight.kind != PackedKind::kBF16 &&
+          chosen({"steps", "products"}, "products", true)) {
+        bench_products(*on.stream, model, room, form);
       }
     }
   }

@@ -9,7 +9,7 @@ namespace warprow {
 
 // The engine's settings as the user gives them. Names follow vLLM's flags. 0 means "decide" where
 // a line says so; resolve() (config/resolve.h) decides the rest.
-inline constexpr int32_t kNoPrefillLimit = 1 << 24;   // a value of prefill_toks_per_decode
+inline constexpr int32_t kAutoTargetItl = -1;         // a value of target_itl_ms
 inline constexpr int32_t kAutoPrefillThreshold = -1;  // a value of long_prefill_token_threshold
 
 struct EngineConfig {
@@ -23,14 +23,15 @@ struct EngineConfig {
   std::string device = "auto";           // auto | cpu | cuda; for plans also a GPU by name: h200
   // "0,2": GPUs of those the process sees, by rank of this host; empty: as many as there are ranks
   std::string device_ids;
-  int32_t tensor_parallel_size = 1;        // ranks that divide each layer
-  int32_t pipeline_parallel_size = 1;      // groups of them that divide the list of layers
-  int32_t threads = 0;                     // 0: the cores this process may use
-  bool pin_threads = false;                // each CPU thread is pinned to a core
-  int32_t max_model_len = 0;               // 0: the model's own, reduced to what the KV cache holds
-  int32_t max_num_seqs = 0;                // 0: 64 on a CPU, 1024 on a GPU
-  int32_t max_num_batched_tokens = 0;      // 0: 512 on a CPU, 8192 on a GPU
-  int32_t prefill_toks_per_decode = 0;     // 0: 2 on a CPU, no limit on a GPU or offline
+  int32_t tensor_parallel_size = 1;    // ranks that divide each layer
+  int32_t pipeline_parallel_size = 1;  // groups of them that divide the list of layers
+  int32_t threads = 0;                 // 0: the cores this process may use
+  bool pin_threads = false;            // each CPU thread is pinned to a core
+  int32_t max_model_len = 0;           // 0: the model's own, reduced to what the KV cache holds
+  int32_t max_num_seqs = 0;            // 0: 64 on a CPU, 1024 on a GPU
+  int32_t max_num_batched_tokens = 0;  // 0: 512 on a CPU, 8192 on a GPU
+  // Time between the tokens of running streams that prompts beside them leave, if they can; 0: prompts are not limited.
+  int32_t target_itl_ms = kAutoTargetItl;
   std::string scheduling_policy = "fcfs";  // fcfs | priority
   // Tokens that a long prefill gets in a step beside others; 0: all that are left.
   int32_t long_prefill_token_threshold = kAutoPrefillThreshold;

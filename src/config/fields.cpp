@@ -213,13 +213,13 @@ constexpr Field kFields[] = {
      .help = "maximum number of tokens per step; auto: 512 on a CPU, 8192 on a GPU",
      .max = kMaxTokens,
      .auto_value = 0},
-    {.name = "prefill-toks-per-decode",
-     .member = &EngineConfig::prefill_toks_per_decode,
+    {.name = "target-itl-ms",
+     .member = &EngineConfig::target_itl_ms,
      .group = "Scheduler",
-     .help = "maximum number of prompt tokens per step for each decoding request, to keep "
-             "inter-token latency low; auto: 2 on a CPU, no limit on a GPU or in offline runs",
-     .max = kMaxTokens,
-     .auto_value = 0},
+     .help = "milliseconds between the tokens of running requests that prompts beside them should "
+             "keep to; 0: no limit; auto: 20 on a CPU, no limit on a GPU or in offline runs",
+     .max = 60000,
+     .auto_value = kAutoTargetItl},
     {.name = "scheduling-policy",
      .member = &EngineConfig::scheduling_policy,
      .group = "Scheduler",
@@ -247,8 +247,9 @@ constexpr Field kFields[] = {
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
              "with vLLM's keys method (ngram, suffix, draft_model, eagle, eagle3), "
-             "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and "
-             "suffix_decoding_*; empty: off"},
+             "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max, "
+             "suffix_decoding_* and rejection_sample_method (match; ratio: answers of the same "
+             "distribution); empty: off"},
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",

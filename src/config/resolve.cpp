@@ -9,7 +9,7 @@ namespace warprow {
 namespace {
 
 // With 16 rows, two more prompt tokens per row make a step take less than twice as long.
-constexpr int32_t kCpuPrefillToksPerDecode = 2;
+constexpr int32_t kCpuTargetItlMs = 20;  // docs/adr/0050
 // A prompt of a few steps is over soon, and a share of it in each step would only make it and its
 // like slower. In an eighth of a step the matrices of a model are still computed at full speed.
 constexpr int32_t kLongPromptSteps = 8;
@@ -43,8 +43,8 @@ void decide_batch(ResolvedConfig& config, const HostFacts& host) {
     config.max_num_seqs =
         config.max_num_batched_tokens == 0 ? seqs : std::min(seqs, config.max_num_batched_tokens);
   }
-  if (config.prefill_toks_per_decode == 0) {
-    config.prefill_toks_per_decode = gpu ? kNoPrefillLimit : kCpuPrefillToksPerDecode;
+  if (config.target_itl_ms == kAutoTargetItl) {
+    config.target_itl_ms = gpu ? 0 : kCpuTargetItlMs;
   }
   if (config.max_num_batched_tokens == 0) {
     config.max_num_batched_tokens = std::max(batched_tokens, config.max_num_seqs);
@@ -101,6 +101,11 @@ Result<void> decide_speculation(ResolvedConfig& config) {
     return refuse(
         "--speculative-config: the method suffix is not supported on a GPU, as it "
         "searches on a CPU's threads; the methods there are ngram, draft_model, eagle and eagle3");
+  }
+  if (config.device != "cpu" && speculation->ratio) {
+    return refuse(
+        "--speculative-config: rejection_sample_method: \"ratio\" with drafts of a model is not "
+        "supported on a GPU; match and synthetic are");
   }
   config.speculation = *speculation;
   if (speculation->is_on() && speculation->adaptive) {

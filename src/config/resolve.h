@@ -23,7 +23,7 @@ struct HostFacts {
 
 // EngineConfig with every setting decided. No zero is left, except max_model_len if the user left it
 // to the model (its length and the KV cache decide it later), on a GPU kv_cache_memory_bytes (what the
-// plan of everything else leaves) and long_prefill_token_threshold (no limit). device is "cpu" or "cuda".
+// plan of everything else leaves), long_prefill_token_threshold and target_itl_ms (no limit). device is "cpu" or "cuda".
 // Invariant: max_num_batched_tokens >= max_num_seqs; without chunked prefill also >= max_model_len, if
 // that is known.
 struct ResolvedConfig : EngineConfig {

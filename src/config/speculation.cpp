@@ -40,7 +40,7 @@ struct Given {
   std::string model;
   std::string rejection = "match";
   double acceptance = 0;
-  bool adaptive = true;
+  std::optional<bool> adaptive;
 };
 
 tl::unexpected<Error> refuse(std::string_view what) {
@@ -116,9 +116,9 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
     return read_count(key, value, 1, kMaxLookup, given.lookup_max);
   }
   if (key == "rejection_sample_method") {
-    if (value != "match" && value != "synthetic") {
-      return refuse(
-          fmt::format("{}: {} is not supported; match and synthetic are", key, value.dump()));
+    if (value != "match" && value != "ratio" && value != "synthetic") {
+      return refuse(fmt::format(
+          "{}: {} is not supported; match, ratio and synthetic are", key, value.dump()));
     }
     given.rejection = value.get<std::string>();
     return {};
@@ -282,7 +282,9 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   result.method = method_of(given.method);
   result.default_drafts = given.num_drafts == 0;
   result.num_drafts = given.num_drafts > 0 ? given.num_drafts : kDefaultDrafts;
-  result.adaptive = given.adaptive;
+  // Other drafts are certain, and match is the verification by ratio of those.
+  result.ratio = given.rejection == "ratio" && result.has_model();
+  result.adaptive = given.adaptive.value_or(!result.ratio);
   result.synthetic_acceptance = given.acceptance;
   if (result.has_model()) {
     return read_model(given, std::move(result));

@@ -43,9 +43,13 @@ struct Speculation {
   bool default_drafts = false;  // num_drafts was not given
   // Of measurements: each draft is right with this probability, whatever the model says. 0: it is right where it is.
   double synthetic_acceptance = 0;
+  // Of methods with a model: drafts are drawn and verified by ratio, not by match (docs/sampling.md#drafts).
+  bool ratio = false;
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }
+  // Whether the number of a row's drafts never depends on the batch.
+  [[nodiscard]] bool whole_drafts() const { return ratio && !adaptive; }
   // Positions behind a step's tokens that the proposer writes keys and values of.
   [[nodiscard]] int32_t lookahead() const { return has_model() ? num_drafts : 0; }
   // Whether drafts come from a model's or a head's forwards.

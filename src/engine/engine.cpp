@@ -94,6 +94,7 @@ class EngineImpl final : public Engine {
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
         loop_(config,
               scheduler_config(config, facts_, executor_->max_concurrent_batches()),
+              target_step_us(config, facts_),
               *executor_,
               inbox_,
               outputs_),

@@ -5,20 +5,30 @@
 #include "base/log.h"
 #include "engine/validate.h"
 
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <utility>
 
 namespace warprow {
+namespace {
+
+double microseconds_of(EngineClock::time_point time) {
+  return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
+}
+
+}  // namespace
 
 EngineLoop::EngineLoop(const EngineConfig& config,
                        const SchedulerConfig& scheduler,
+                       double target_step_us,
                        Executor& executor,
                        Inbox& inbox,
                        OutputQueue& outputs)
     : executor_(executor),
       inbox_(inbox),
       scheduler_(scheduler),
+      prefill_budget_(target_step_us, scheduler.max_concurrent_steps),
       structured_(config, executor, scheduler_),
       requests_(static_cast<size_t>(scheduler.max_num_seqs)),
       delivery_(outputs, static_cast<size_t>(scheduler.max_num_seqs), requests_),
@@ -127,10 +137,11 @@ bool EngineLoop::submit_step() {
   structured_.end_finished(delivery_);
   structured_.resume_held();
   record_.plan();
-  if (!scheduler_.schedule(step_)) {
+  if (!scheduler_.schedule(step_, prefill_budget_.max_toks())) {
     return false;
   }
   const EngineClock::time_point launched = record_.launch(step_);
+  prefill_budget_.launch(step_, microseconds_of(launched));
   requests_.plan(step_, launched, [this](RowId row) { return scheduler_.request_of(row); });
   delivery_.begin_rows(step_, launched);
   structured_.begin_rows(step_);
@@ -176,6 +187,7 @@ void EngineLoop::take_step() {
   record_.await_output();
   executor_.take_output(output_);
   const EngineClock::time_point done = record_.deliver(output_.stats);
+  prefill_budget_.finish(microseconds_of(done));
   scheduler_.update_from_output(output_, deltas_);
   requests_.take(output_.step, deltas_, done);
   structured_.follow(deltas_, output_);

@@ -7,6 +7,7 @@
 #include "engine/inbox.h"
 #include "engine/intake.h"
 #include "engine/output_queue.h"
+#include "engine/prefill_budget.h"
 #include "engine/request_log.h"
 #include "engine/structured_requests.h"
 #include "executor/executor.h"
@@ -35,8 +36,10 @@ namespace warprow {
 // request has an end.
 class EngineLoop {
  public:
+  // target_step_us: as in scheduler_settings.h.
   EngineLoop(const EngineConfig& config,
              const SchedulerConfig& scheduler,
+             double target_step_us,
              Executor& executor,
              Inbox& inbox,
              OutputQueue& outputs);
@@ -78,6 +81,7 @@ class EngineLoop {
   Executor& executor_;
   Inbox& inbox_;
   Scheduler scheduler_;
+  PrefillBudget prefill_budget_;
   StructuredRequests structured_;
   RequestLog requests_;
   Delivery delivery_;

@@ -14,10 +14,6 @@ SchedulerConfig scheduler_config(const EngineConfig& config,
   const bool whole = facts.pooling.whole_prompts;
   result.enable_prefix_caching = config.enable_prefix_caching && !whole;
   result.enable_chunked_prefill = config.enable_chunked_prefill && !whole;
-  // Rows of a pooling model never decode: those whose vectors are on their way would count as if they did.
-  const bool limits_prefill =
-      facts.prefill_toks_per_decode < kNoPrefillLimit && !facts.pooling.pools();
-  result.prefill_toks_per_decode = limits_prefill ? facts.prefill_toks_per_decode : 0;
   result.policy = config.scheduling_policy == "priority" ? SchedulerConfig::Policy::kPriority
                                                          : SchedulerConfig::Policy::kFcfs;
   result.long_prefill_token_threshold = facts.long_prefill_token_threshold;
@@ -25,6 +21,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config,
   result.max_prefill_pairs = facts.max_prefill_pairs;
   result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
+  result.whole_drafts = facts.whole_drafts;
   result.draft_lookahead = facts.draft_lookahead;
   result.draft_cost = facts.draft_cost;
   result.draft_knee = facts.draft_knee;
@@ -37,6 +34,14 @@ SchedulerConfig scheduler_config(const EngineConfig& config,
   result.token_pages = facts.token_pages;
   result.max_loras = facts.max_loras;
   return result;
+}
+
+double target_step_us(const EngineConfig& config, const ModelFacts& facts) {
+  // Rows of a pooling model never decode: those whose vectors are on their way would count as if they did.
+  if (facts.pooling.pools() || !config.enable_chunked_prefill) {
+    return 0;
+  }
+  return 1e3 * facts.target_itl_ms / config.pipeline_parallel_size;
 }
 
 }  // namespace warprow

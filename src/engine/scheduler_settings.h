@@ -15,4 +15,8 @@ namespace warprow {
                                                const ModelFacts& facts,
                                                int32_t max_concurrent_batches);
 
+// The time from one step's end to the next that PrefillBudget keeps to: --target-itl-ms, of which each stage of a pipeline
+// has its part, because a row's tokens are as many steps apart as there are stages. 0: no limit.
+[[nodiscard]] double target_step_us(const EngineConfig& config, const ModelFacts& facts);
+
 }  // namespace warprow

@@ -28,14 +28,15 @@ struct ModelFacts {
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
   TokenPages token_pages;
-  int32_t prefill_toks_per_decode = 0;       // as in SchedulerConfig; chosen for the device
+  int32_t target_itl_ms = 0;                 // as in ResolvedConfig
   int32_t long_prefill_token_threshold = 0;  // as in SchedulerConfig
   int32_t long_prompt_len = 0;               // as in SchedulerConfig
   int64_t max_prefill_pairs = 0;             // as in SchedulerConfig
   int32_t min_deep_chunk = 1;                // as in SchedulerConfig
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
-  int32_t draft_lookahead = 0;  // as in SchedulerConfig, as the next three
+  bool whole_drafts = false;  // as in SchedulerConfig, as the next four
+  int32_t draft_lookahead = 0;
   double draft_cost = 0;
   double draft_knee = 0;
   double draft_forward = 0;

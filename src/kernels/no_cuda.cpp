@@ -32,6 +32,7 @@
 #include "kernels/random/fill_random.h"
 #include "kernels/rope/rope_kv_write.h"
 #include "kernels/rope/rope_table.h"
+#include "kernels/sample/draw_drafts.h"
 #include "kernels/sample/grammar_mask.h"
 #include "kernels/sample/sample.h"
 #include "kernels/scale/scale_rows.h"
@@ -49,6 +50,7 @@ WR_NO_CUDA(attention_schedule, ScheduledAttentionArgs)
 WR_NO_CUDA(cap_logits, CapLogitsArgs)
 WR_NO_CUDA(cast_rows, CastRowsArgs)
 WR_NO_CUDA(combine_experts, CombineExpertsArgs)
+WR_NO_CUDA(draw_drafts, DrawDraftsArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
 WR_NO_CUDA(expert_linear, ExpertLinearArgs)
 WR_NO_CUDA(fill_mxfp4, FillMxfp4Args)

@@ -148,9 +148,13 @@ std::vector<const DeviceForm*> ParameterLoader::forms_of(std::span<const TensorS
     alike = alike && forms.back()->repack == forms.front()->repack &&
             same_product(*forms.back(), *forms.front());
   }
+  if (!tiles || alike) {
+    return forms;
+  }
+  const DeviceForm* common = common_tiles_form(forms);
   for (const DeviceForm*& form : forms) {
-    if (tiles && !alike && form->repack == Repack::kQuantTiles) {
-      form = &bf16_rows_form();
+    if (form->repack == Repack::kQuantTiles) {
+      form = common != nullptr ? common : &bf16_rows_form();
     }
   }
   return forms;
@@ -172,7 +176,13 @@ const WeightFormat& ParameterLoader::format_of(const TensorSpec& spec) const {
   if (spec.format != nullptr) {
     return *spec.format;
   }
-  return weight_format_of(value_or_throw(checkpoint_.require_values(spec.name))->type);
+  const TensorType type = value_or_throw(checkpoint_.require_values(spec.name))->type;
+  const WeightFormat& rows = weight_format_of(type);
+  if ((!spec.of_linear && !spec.of_head) || spec.transposed) {
+    return rows;
+  }
+  const Part part = part_of(spec, rows.alignment);
+  return linear_format_of(type, device(), part.rows.count, part.cols.count);
 }
 
 void ParameterLoader::report(size_t bytes) {
@@ -341,8 +351,11 @@ void ParameterLoader::load(const PlacedSource& source,
   if (spec.transposed && repack == Repack::kKept) {
     repack = rows_ == DType::kF32 ? Repack::kF32Rows : Repack::kBf16Rows;
   }
-  uploads_.push_back(
-      {source.region, dst, repack, spec.order, spec.head_dim, source.scales, spec.transposed});
+  WeightUpload upload{
+      source.region, dst, repack, spec.order, spec.head_dim, source.scales, spec.transposed};
+  upload.tiles = weight;
+  upload.tiles.n = static_cast<int32_t>(source.rows);
+  uploads_.push_back(upload);
 }
 
 // Its stacks, kernels and progress are those of other matrices.

@@ -112,7 +112,8 @@ class ParameterLoader {
   // Null: the weight is not quantised, and is not to be.
   const WeightFormat* quant_format_of(const TensorSpec& spec) const;
   [[nodiscard]] std::unique_ptr<QuantMatrix> quant_matrix_of(const TensorSpec& spec) const;
-  // The forms of the specs' matrices on this device. Tiles that others do not have become rows.
+  // The forms of the specs' matrices on this device. Tiles of GGUF types that differ become tiles that hold all of them, other
+  // tiles that differ rows.
   [[nodiscard]] std::vector<const DeviceForm*> forms_of(std::span<const TensorSpec> specs) const;
   void check_stack(std::span<const TensorSpec> specs) const;
   [[nodiscard]] const DeviceForm& form_of(const WeightFormat& format) const {

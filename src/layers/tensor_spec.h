@@ -59,6 +59,8 @@ struct TensorSpec {
       false;  // the tensor, or the slice of it, has the matrix's columns as rows; float types only
   // A matrix of a linear operation (kernels/linear), which takes quantised tiles on a GPU.
   bool of_linear = false;
+  // The matrix of the logits: a linear operation's too, but quantised in the checkpoint alone.
+  bool of_head = false;
   // Null: the format in which the tensor itself is stored. Otherwise `name` is a weight's name, from which the
   // format derives the names of its tensors.
   const WeightFormat* format = nullptr;

@@ -8,6 +8,7 @@
 #include "device/cpu/cpu_device.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/linear/quant/quant_tiles.h"
+#include "layers/group_tiles.h"
 #include "layers/quant_piece.h"
 #include "weights/dequantize.h"
 
@@ -225,6 +226,9 @@ class Reader {
       case Repack::kMxfp4Tiles:
         read_tiles(files, piece, half.pinned.data());
         break;
+      case Repack::kQuantTiles:
+        read_group_tiles(files, piece, half.pinned.data());
+        break;
       default:
         decode_rows(files, piece, half.pinned.data());
     }
@@ -323,6 +327,13 @@ class Reader {
     }
   }
 
+  void read_group_tiles(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {
+    const WeightUpload& upload = *piece.upload;
+    raw_.resize(static_cast<size_t>(piece.count) * upload.region.row_bytes());
+    read_rows(files, piece, upload.region, raw_.data());
+    group_tiles_.pack(upload.region.type(), raw_.data(), piece.count, upload.tiles, dst);
+  }
+
   static void read_rows(const CheckpointFiles& files,
                         const Piece& piece,
                         const TensorRegion& region,
@@ -374,6 +385,7 @@ class Reader {
   std::vector<std::byte> raw_scales_;
   std::vector<std::byte> run_;
   std::vector<float> values_;
+  GroupTiles group_tiles_;
 };
 
 }  // namespace

@@ -20,15 +20,15 @@ namespace warprow {
 struct WeightUpload {
   TensorRegion region;                // of values, or of MXFP4's numbers
   std::byte* dst = nullptr;           // dev: the rows, one after the other
-  Repack repack = Repack::kBf16Rows;  // or kF32Rows; kKept, of any type; kMxfp4Tiles
+  Repack repack = Repack::kBf16Rows;  // or kF32Rows; kKept, of any type; kMxfp4Tiles; kQuantTiles
   RowOrder order = RowOrder::kPlain;
   int32_t head_dim = 0;      // kRopePairs
   TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
   bool transposed = false;   // the region has a row for each column of the matrix; float types
-  // Instead of the region: a part of it, as rows, or as the tiles of `tiles`.
+  // Instead of the region: a part of it.
   const QuantMatrix* matrix = nullptr;
   QuantPart part = {};
-  PackedWeight tiles = {};
+  PackedWeight tiles = {};  // kQuantTiles: their form and the matrix's size
 };
 
 // The order of an expert's rows in MXFP4's tiles.

@@ -5,8 +5,10 @@
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/linear/cpu/pack.h"
 #include "kernels/linear/quant/quant_tiles.h"
+#include "layers/group_tiles.h"
 #include "weights/quant_groups.h"
 
+#include <algorithm>
 #include <array>
 
 namespace warprow {
@@ -89,6 +91,49 @@ const WeightFormat& weight_format_of(TensorType type) {
   static const std::array<WeightFormat, kNumValueTypes> kFormats = stored_formats();
   WR_CHECK(has_values(type), "{} has no values", tensor_type_name(type));
   return kFormats[static_cast<size_t>(type)];
+}
+
+const WeightFormat& linear_format_of(TensorType type,
+                                     const DeviceFacts& device,
+                                     int64_t rows,
+                                     int64_t cols) {
+  static const std::array<WeightFormat, kNumValueTypes> kFormats = [] {
+    std::array<WeightFormat, kNumValueTypes> formats = stored_formats();
+    for (size_t i = 0; i < formats.size(); ++i) {
+      if (const auto of = static_cast<TensorType>(i); is_quantised(of)) {
+        formats[i].cuda = {Repack::kQuantTiles, group_tiles_form(of)};
+      }
+    }
+    return formats;
+  }();
+  const bool tiles = device.compute_capability == 90 && rows % kQuantTileRows == 0 && cols % 8 == 0;
+  WR_CHECK(has_values(type), "{} has no values", tensor_type_name(type));
+  return tiles ? kFormats[static_cast<size_t>(type)] : weight_format_of(type);
+}
+
+const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms) {
+  const auto of_groups = [](const DeviceForm* form) {
+    return form->repack == Repack::kQuantTiles && form->product.scales == ScaleForm::kF32;
+  };
+  if (!std::all_of(forms.begin(), forms.end(), of_groups)) {
+    return nullptr;
+  }
+  static const std::vector<DeviceForm> kForms = [] {
+    std::vector<DeviceForm> all;
+    for (const PackedWeight& tiles : all_group_tiles()) {
+      all.push_back({Repack::kQuantTiles, tiles});
+    }
+    return all;
+  }();
+  DeviceForm common = *forms.front();
+  for (const DeviceForm* form : forms) {
+    common.product = common_tiles(common.product, form->product);
+  }
+  const auto found = std::find_if(kForms.begin(), kForms.end(), [&](const DeviceForm& form) {
+    return same_product(form, common);
+  });
+  WR_CHECK(found != kForms.end(), "tiles of groups of {}", common.product.group);
+  return &*found;
 }
 
 const DeviceForm& bf16_rows_form() {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,14 @@ WeightFormat quant_format(const QuantMatrix& matrix,
                           bool rounds_inputs,
                           int64_t rows,
                           int64_t cols);
+// The format of a linear operation's matrix that is one tensor of this type, or of the rank's part [rows, cols] of it: on
+// Hopper quantised types are tiles.
+const WeightFormat& linear_format_of(TensorType type,
+                                     const DeviceFacts& device,
+                                     int64_t rows,
+                                     int64_t cols);
+// The form of tiles that hold what matrices of all these forms hold. Null unless all have float32 scales.
+const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms);
 // Rows of bf16, which every matrix can become on CUDA.
 const DeviceForm& bf16_rows_form();
 // The format of a matrix that is one tensor of a type that has values (checked).

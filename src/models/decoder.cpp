@@ -110,10 +110,11 @@ Decoder::Decoder(const DecoderSpec& spec,
                       rope.attention_factor});
   }
   if (last) {
-    head_ = Linear(spec.tied_head
-                       ? embedding_
-                       : load_vocab(loader, spec, facts().vocab, spec.names.head, spec.hidden_size),
-                   options.linear);
+    head_ = Linear(
+        spec.tied_head
+            ? embedding_
+            : load_vocab(loader, spec, facts().vocab, spec.names.head, spec.hidden_size, true),
+        options.linear);
   }
   allocate_buffers(workspace);
   lead_joins();

@@ -73,7 +73,8 @@ PackedWeight load_vocab(ParameterLoader& loader,
                         const DecoderSpec& spec,
                         const VocabPart& part,
                         const std::string& name,
-                        int64_t width) {
+                        int64_t width,
+                        bool of_head) {
   if (part.count == 0) {
     PackedWeight none;
     none.kind = PackedKind::kBF16;
@@ -81,6 +82,7 @@ PackedWeight load_vocab(ParameterLoader& loader,
     return none;
   }
   TensorSpec rows{name, part.count, width};
+  rows.of_head = of_head;
   if (part.count < spec.vocab_size) {
     rows.slice = {spec.vocab_size, width, part.first, 0};
   }

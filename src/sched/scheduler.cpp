@@ -170,7 +170,8 @@ void Scheduler::reset_prefix_cache() {
   kv_.forget_prefixes();
 }
 
-bool Scheduler::schedule(SchedulerOutput& out) {
+bool Scheduler::schedule(SchedulerOutput& out, int32_t max_mixed_prefill) {
+  WR_CHECK_GE(max_mixed_prefill, 0);
   out.clear();
   const int32_t most = has_deep_chunk_ ? config_.num_stages : config_.max_concurrent_steps;
   if (num_in_flight_ >= most) {
@@ -178,10 +179,11 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   }
   out.step = next_step_;
   out.results_through = taken_step_;
+  out.max_mixed_prefill = mixed_prefill_limit(max_mixed_prefill);
   out.finished_rows.assign(finished_rows_.begin(), finished_rows_.end());
   finished_rows_.clear();
   budget_ = config_.max_num_batched_tokens;
-  prefill_budget_ = max_prefill_toks();
+  prefill_budget_ = out.max_mixed_prefill > 0 ? std::min(budget_, out.max_mixed_prefill) : budget_;
   long_chunk_ = max_long_chunk();
   has_deep_chunk_ = has_deep_long_chunk_ = false;
   num_turns_ = std::clamp(running_.size(), 1, config_.num_stages);
@@ -228,18 +230,18 @@ bool Scheduler::is_between_turns(const LiveRequest& r) const {
   return r.least_pending > 0 && (!plans_ahead || next_step_ - r.sampled_step < num_turns_);
 }
 
-// Prompt tokens that this step may compute beside its decoding rows.
-int32_t Scheduler::max_prefill_toks() const {
-  if (config_.prefill_toks_per_decode == 0 || !config_.enable_chunked_prefill) {
-    return budget_;
+// SchedulerOutput::max_mixed_prefill of this step.
+int32_t Scheduler::mixed_prefill_limit(int32_t max_mixed_prefill) const {
+  if (max_mixed_prefill == 0 || !config_.enable_chunked_prefill) {
+    return 0;
   }
   int32_t num_decodes = 0;
   for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
     num_decodes += requests_[i].num_computed >= requests_[i].prefill_len ? 1 : 0;
   }
-  const int64_t limit =
-      std::max<int64_t>(kMinMixedPrefill, int64_t{num_decodes} * config_.prefill_toks_per_decode);
-  return num_decodes == 0 ? budget_ : static_cast<int32_t>(std::min<int64_t>(budget_, limit));
+  return num_decodes == 0
+             ? 0
+             : std::max({max_mixed_prefill, kMinMixedPrefill, kMinPrefillPerDecode * num_decodes});
 }
 
 // Tokens of a long prefill: all of the step unless a short request wants some, which it would wait for
@@ -324,14 +326,20 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (n == 0) {
     return r.next;
   }
-  int32_t num_drafts = is_prefill ? 0 : std::min(num_drafts_of(r), room - n);
+  int32_t num_drafts = is_prefill ? 0 : num_drafts_of(r);
+  if (num_drafts > room - n) {
+    if (config_.whole_drafts) {
+      return r.next;
+    }
+    num_drafts = room - n;
+  }
   n += num_drafts;
   if (r.least_computed() >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
   }
   const auto end = [&] { return r.num_computed + n + config_.draft_lookahead; };
   while (end() > r.kv.capacity && !kv_.grow(r.kv, end(), r.row, out)) {
-    if (num_drafts > 0) {  // drafts preempt no request
+    if (num_drafts > 0 && !config_.whole_drafts) {  // drafts preempt no request
       n -= num_drafts;
       num_drafts = 0;
       continue;

@@ -34,6 +34,8 @@ struct SchedulerConfig {
   int32_t num_stages = 1;            // of a pipeline: steps that run at once, each of other rows
   int32_t num_drafts =
       0;  // draft tokens that a step verifies for each decoding row, at most kMaxDrafts
+  // Rows have all of their drafts in a step, or are not in it: what a row draws depends on which tokens were drafts.
+  bool whole_drafts = false;
   // Positions behind a row's tokens of a step that a proposer writes keys and values of: they need blocks too.
   int32_t draft_lookahead = 0;
   // What one more token costs a step, in units of a step with one: rows draft fewer tokens, or none, where that does
@@ -52,9 +54,6 @@ struct SchedulerConfig {
   // but always min_deep_chunk tokens; 0: no limit. Of long prefills only one in a step has its chunk cut by this.
   int64_t max_prefill_pairs = 0;
   int32_t min_deep_chunk = 1;
-  // While rows decode, a step computes at most this many prompt tokens for each of them, but at least
-  // kMinMixedPrefill, so that a new request's prompt does not delay running streams for long; 0: no limit.
-  int32_t prefill_toks_per_decode = 0;
   int32_t max_loras = 0;  // adapters that running requests may have at once
   // Reuse a block only after the last step that may touch it is complete: see BlockPool.
   bool fence_freed_blocks = false;
@@ -68,8 +67,10 @@ struct SchedulerConfig {
   [[nodiscard]] int32_t max_row_len() const { return max_model_len + max_overhang(); }
 };
 
-// Prompt tokens that a step may always compute: a lower limit would cost more in extra steps than it saves.
+// Prompt tokens that a step may always compute, and for each row that decodes, so that prompts get on. A lower limit would
+// cost more in extra steps than it saves; docs/experiments/cpu_scheduling.md has what running streams wait for the second.
 inline constexpr int32_t kMinMixedPrefill = 16;
+inline constexpr int32_t kMinPrefillPerDecode = 2;
 
 // Requests with adapters that may pass one that waits for an adapter's place.
 inline constexpr int32_t kMaxPassed = 256;
@@ -158,7 +159,11 @@ class Scheduler {
   // Plans the next step into `out`. Returns false and makes no step if max_concurrent_steps are in flight, or if no
   // request can advance and no row is to be released. A step without tokens counts as a step: its (empty) output is
   // expected.
-  bool schedule(SchedulerOutput& out);
+  // max_mixed_prefill: prompt tokens of the step, if any row decodes, so that a new request's prompt does not delay
+  // running streams for long; raised to kMinMixedPrefill, and to kMinPrefillPerDecode for each such row; 0: no limit. It
+  // counts under chunked prefill. `out` has the limit that counted, which plans the same step if it is passed again. It is
+  // the caller's, because it follows from times (engine/prefill_budget.h).
+  bool schedule(SchedulerOutput& out, int32_t max_mixed_prefill = 0);
 
   // Applies the output of the oldest step in flight. `deltas` is replaced by one entry for each request that got a
   // token or failed, in the order of the output's rows. Tokens of requests that have ended since are dropped.
@@ -211,7 +216,7 @@ class Scheduler {
   };
 
   [[nodiscard]] bool is_between_turns(const LiveRequest& request) const;
-  [[nodiscard]] int32_t max_prefill_toks() const;
+  [[nodiscard]] int32_t mixed_prefill_limit(int32_t max_mixed_prefill) const;
   [[nodiscard]] int32_t max_long_chunk() const;
   [[nodiscard]] bool has_short_request(bool prompts_only) const;
   [[nodiscard]] bool is_long_prefill(int32_t num_known, int32_t num_computed) const;

@@ -21,6 +21,7 @@ void SchedulerOutput::clear() {
   grammar_rows.clear();
   draft_token_ids.clear();
   num_proposals = -1;
+  max_mixed_prefill = 0;
   embeddings.width = 0;
   embeddings.values.clear();
   encoder_inputs.clear();

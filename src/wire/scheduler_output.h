@@ -145,6 +145,10 @@ struct SchedulerOutput {
   // How many drafts the device proposes for each row's next step; -1: as many as a step may have.
   int32_t num_proposals = -1;
 
+  // Prompt tokens that the step could take because rows decode; 0: no limit. It follows from times, so it is for whoever
+  // checks a recording or plans its steps again. Workers do not read it.
+  int32_t max_mixed_prefill = 0;
+
   EmbeddingVectors embeddings;  // pool of NewRow::embeds
   std::vector<BlockCopy> block_copies;
 

@@ -90,7 +90,8 @@ void visit(A& archive, Ref<A, SchedulerOutput> v) {
   archive(v.step, v.results_through, v.finished_rows, v.preempted_rows, v.new_rows);
   archive(v.block_appends, v.page_appends, v.scheduled, v.total_num_tokens);
   archive(v.token_ids, v.block_ids, v.page_ids, v.stop_ids, v.token_lists);
-  archive(v.grammar_rows, v.draft_token_ids, v.num_proposals, v.embeddings);
+  archive(v.grammar_rows, v.draft_token_ids, v.num_proposals);
+  archive(v.max_mixed_prefill, v.embeddings);
   archive(
       v.encoder_inputs, v.encoder_frees, v.block_copies, v.blocks_to_zero, v.connector_metadata);
   archive(v.num_common_prefix_blocks, v.data_parallel);
@@ -147,7 +148,7 @@ void visit(A& archive, Ref<A, ModelRunnerOutput> v) {
 namespace {
 
 constexpr uint32_t kMagic = 0x77707277;  // "wrpw"
-constexpr uint16_t kVersion = 6;
+constexpr uint16_t kVersion = 7;
 
 struct Header {
   uint32_t magic = kMagic;

@@ -11,7 +11,7 @@
 
 // The messages of a step as bytes, for workers in other processes and for tests.
 //
-// Format, little endian, version 6: a header of 24 bytes {u32 magic "wrpw", u16 version, u16 kind,
+// Format, little endian, version 7: a header of 24 bytes {u32 magic "wrpw", u16 version, u16 kind,
 // u64 payload bytes, u64 checksum of the payload}, then the fields in the order of their
 // declaration; a list or a string is a u32 count and its elements, an optional a u8 and its value. Both ends
 // are the same build, so a version is refused, never converted.

@@ -127,6 +127,21 @@ void use_head(const EagleSpec& head, ModelPlan& plan) {
   }
 }
 
+// A row with all of its drafts must fit into a step.
+Result<void> check_whole_drafts(const ResolvedConfig& config) {
+  const int32_t row_toks = 1 + config.speculation.num_drafts;
+  if (!config.speculation.whole_drafts() || row_toks <= config.max_num_batched_tokens) {
+    return {};
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--speculative-config: num_speculative_tokens: {} with the "
+                          "rejection_sample_method ratio needs --max-num-batched-tokens of at "
+                          "least {}, not {}",
+                          config.speculation.num_drafts,
+                          row_toks,
+                          config.max_num_batched_tokens));
+}
+
 Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const ResolvedConfig& config = plan.config;
   const DevicePolicy& policy = device_policy(plan.device.kind);
@@ -181,6 +196,9 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
     return tl::unexpected(kv.error());
   }
   if (config.speculation.is_on()) {
+    if (auto checked = check_whole_drafts(config); !checked) {
+      return tl::unexpected(checked.error());
+    }
     plan.runner.max_drafts = config.speculation.num_drafts;
     plan.runner.draft_lookahead = config.speculation.lookahead();
     plan.runner.features.speculation = config.speculation;

@@ -51,6 +51,23 @@ TEST(ScheduleCheck, NamesEachContradiction) {
   EXPECT_EQ(second(begin_row(2, 2, 4, 2)), "row 2 of 2 is given out");
   EXPECT_EQ(second(begin_row(4, 1, 4, 2)), "follows step 1");
 
+  // Ten prompt tokens, and with `more` so many, beside a row that decodes.
+  const auto mixed = [&](int32_t more, int32_t limit) {
+    SchedulerOutput step = begin_row(2, 1, 4, 2);
+    step.new_rows.front().prompt_len = step.new_rows.front().prefill_len = 10 + more;
+    step.block_ids = {BlockId{4}, BlockId{5}};
+    step.block_appends.front().blocks.count = 2;
+    step.scheduled.front().num_tokens += more;
+    step.scheduled.push_back({RowId{0}, 1, 10, 0, 1});
+    step.total_num_tokens += 1 + more;
+    step.max_mixed_prefill = limit;
+    return step;
+  };
+  EXPECT_EQ(second(mixed(7, 0)), "");
+  EXPECT_EQ(second(mixed(7, 17)), "");
+  EXPECT_EQ(second(mixed(7, 16)),
+            "17 prompt tokens beside decoding rows, more than the 16 that were allowed");
+
   SchedulerOutput step;
   step.step = 2;
   step.scheduled.push_back({RowId{0}, 1, 10, 0, 1});

@@ -89,6 +89,31 @@ TEST(Simulation, TheSchedulerBatchesAndQueues) {
   EXPECT_EQ(result.scheduler.num_preemptions, 0);
 }
 
+// A request that streams, and after 20 ms a prompt of 100 tokens, which takes 100 ms as a whole.
+TEST(Simulation, PromptsKeepToTheTimeBetweenTokens) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 128;
+  const auto run = [&](double target_us) {
+    SimulationOptions options;
+    options.target_step_us = target_us;
+    return simulate(config,
+                    ms_costs(),
+                    trace_of({{.arrival_s = 0, .input_tokens = 30, .output_tokens = 100},
+                              {.arrival_s = 0.05, .input_tokens = 100, .output_tokens = 1}}),
+                    options);
+  };
+  const auto longest_gap_s = [](const SimulationResult& result) {
+    return std::ranges::max(result.records.requests[0].itls_s);
+  };
+  EXPECT_NEAR(longest_gap_s(run(0)), 101 * kMs, 1e-9);
+  const SimulationResult limited = run(25'000);
+  EXPECT_LE(longest_gap_s(limited), 25 * kMs + 1e-9);
+  EXPECT_GT(longest_gap_s(limited), 20 * kMs);
+  EXPECT_EQ(limited.records.requests[1].num_output_tokens, 1);
+  // The next token comes with the step that has the rest.
+  EXPECT_LE(limited.records.requests[1].ttft_s, (100 + 2 * 25) * kMs);
+}
+
 TEST(Simulation, AFullCachePreempts) {
   // Each grows from 2 blocks to 8; 20 are there.
   std::vector<TraceRequest> requests(4, TraceRequest{.input_tokens = 30, .output_tokens = 90});

@@ -114,6 +114,54 @@ TEST(Speculation, SuffixDecodingIsRefusedOnAGpu) {
   EXPECT_THAT(refused.error().message, HasSubstr("the method suffix is not supported on a GPU"));
 }
 
+// How many drafts the adaptive rule gives a row depends on the batch. By ratio, the row's tokens depend on that number.
+TEST(Speculation, VerificationByRatioFixesTheNumberOfDrafts) {
+  const auto read = [](const std::string& more) {
+    return *read_speculation(with_json(
+        R"({"method":"draft_model","model":"x","rejection_sample_method":"ratio")" + more + "}"));
+  };
+  const Speculation fixed = read("");
+  EXPECT_TRUE(fixed.ratio);
+  EXPECT_FALSE(fixed.adaptive);
+  EXPECT_TRUE(fixed.whole_drafts());
+  const Speculation adaptive = read(R"(,"adaptive":true)");
+  EXPECT_TRUE(adaptive.ratio);
+  EXPECT_TRUE(adaptive.adaptive);
+  EXPECT_FALSE(adaptive.whole_drafts());
+  const Speculation match =
+      *read_speculation(with_json(R"({"method":"draft_model","model":"x","adaptive":false})"));
+  EXPECT_FALSE(match.ratio);
+  EXPECT_FALSE(match.whole_drafts());
+}
+
+// Drafts that are not drawn are certain: q is 1. Match accepts them with probability p, and draws from the rest of p else.
+TEST(Speculation, MatchIsTheVerificationByRatioOfCertainDrafts) {
+  for (const char* method : {"ngram", "suffix"}) {
+    const Speculation speculation = *read_speculation(with_json(
+        R"({"rejection_sample_method":"ratio","method":")" + std::string(method) + R"("})"));
+    EXPECT_FALSE(speculation.ratio);
+    EXPECT_TRUE(speculation.adaptive);
+  }
+}
+
+TEST(Speculation, VerificationByRatioIsRefusedOnAGpu) {
+  EngineConfig config =
+      with_json(R"({"method":"eagle3","model":"x","rejection_sample_method":"ratio"})");
+  const HostFacts host{.usable_cores = 1,
+                       .usable_memory_bytes = int64_t{4} << 30,
+                       .has_cuda = true,
+                       .compute_capability = 90};
+  config.device = "cpu";
+  EXPECT_TRUE(resolve(config, host));
+  config.device = "cuda";
+  const Result<ResolvedConfig> refused = resolve(config, host);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(
+      refused.error().message,
+      HasSubstr("rejection_sample_method: \"ratio\" with drafts of a model is not supported "
+                "on a GPU"));
+}
+
 TEST(Speculation, MethodAndCountAsFlags) {
   EngineConfig config;
   config.spec_method = "ngram";
@@ -135,8 +183,9 @@ TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
   EXPECT_THAT(error(R"({"method":"eagle","model":"x","num_speculative_tokens":13})"),
               HasSubstr("num_speculative_tokens: 13 is above 12"));
   EXPECT_THAT(
-      error(R"({"method":"ngram","rejection_sample_method":"ratio"})"),
-      HasSubstr("rejection_sample_method: \"ratio\" is not supported; match and synthetic are"));
+      error(R"({"method":"ngram","rejection_sample_method":"block"})"),
+      HasSubstr(
+          "rejection_sample_method: \"block\" is not supported; match, ratio and synthetic are"));
   EXPECT_THAT(error(R"({"method":"ngram","rejection_sample_method":"synthetic"})"),
               HasSubstr("synthetic needs a rate above 0"));
   EXPECT_THAT(error(R"({"method":"ngram","synthetic_acceptance_rate":0.5})"),

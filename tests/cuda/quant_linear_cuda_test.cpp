@@ -10,6 +10,7 @@
 #include "tests/cuda/cuda_test.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -38,17 +39,20 @@ struct Product {
   bool bias = false;
   int32_t group = 128;
   bool zeros = false;
+  bool f32_scales = false;
+  bool biases = false;  // of groups
   [[nodiscard]] int32_t outputs() const { return epilogue == kSwiGlu ? n / 2 : n; }
   [[nodiscard]] LinearShape shape() const {
     return {n, k, y_f32 ? DType::kF32 : DType::kBF16, epilogue, bias, true, kind};
   }
   [[nodiscard]] std::string text() const {
-    return fmt::format("kind {} {} x {} group {} epilogue {}",
+    return fmt::format("kind {} {} x {} group {} epilogue {} scales {}",
                        static_cast<int>(kind),
                        n,
                        k,
                        group,
-                       static_cast<int>(epilogue));
+                       static_cast<int>(epilogue),
+                       f32_scales ? "f32" : "bf16");
   }
 };
 
@@ -73,11 +77,13 @@ class QuantLinearTest : public CudaTest {
     ActView normed;
   };
 
-  static float value_of(const Product& p, uint8_t number, float scale, uint8_t zero) {
+  static float value_of(
+      const Product& p, uint8_t number, float scale, uint8_t zero, float group_bias) {
     const float value = p.kind == PackedKind::kF8
                             ? f8_e4m3_to_f32(number)
                             : static_cast<float>(number) - static_cast<float>(zero);
-    return bf16_to_f32(quant_weight(value, scale));
+    return bf16_to_f32(p.f32_scales ? quant_weight(value, scale, group_bias)
+                                    : quant_weight(value, scale));
   }
 
   Loaded load(const Product& p, uint32_t seed, int32_t max_rows) {
@@ -89,24 +95,38 @@ class QuantLinearTest : public CudaTest {
     w.k = p.k;
     w.group = p.group;
     w.has_zero_points = p.zeros;
-    w.zero_point = p.kind == PackedKind::kQ4 ? 8 : p.kind == PackedKind::kQ8 ? 128 : 0;
+    w.scales = p.f32_scales ? ScaleForm::kF32 : ScaleForm::kF16;
+    w.has_bias = p.biases;
+    w.zero_point = p.kind == PackedKind::kQ4   ? 8
+                   : p.kind == PackedKind::kQ6 ? 32
+                   : p.kind == PackedKind::kQ8 ? 128
+                                               : 0;
     std::mt19937 rng(seed);
     const auto n = static_cast<size_t>(p.n);
     const auto k = static_cast<size_t>(p.k);
     const size_t groups = (k + static_cast<size_t>(p.group) - 1) / static_cast<size_t>(p.group);
     std::vector<uint8_t> numbers(n * k);
     for (uint8_t& v : numbers) {
-      v = static_cast<uint8_t>(rng() % (p.kind == PackedKind::kQ4 ? 16 : 256));
+      v = static_cast<uint8_t>(rng() % (p.kind == PackedKind::kQ4   ? 16
+                                        : p.kind == PackedKind::kQ6 ? 64
+                                                                    : 256));
       if (p.kind == PackedKind::kF8 && (v & 0x7fU) == 0x7fU) {
         v = 0x3a;  // not a number
       }
     }
     std::vector<float> scales(n * groups);
     std::vector<uint8_t> zeros(n * groups, static_cast<uint8_t>(w.zero_point));
+    std::vector<float> group_biases(n * groups, -0.0F);
     const float typical = p.kind == PackedKind::kQ4 ? 0.2F : 0.01F;
     for (size_t i = 0; i < scales.size(); ++i) {
       scales[i] = typical * (0.5F + static_cast<float>(rng() % 1000) / 1000.0F) /
                   std::sqrt(static_cast<float>(k));
+      if (p.f32_scales) {  // 16 bits of a mantissa, as GGUF's have at most: a product with a number is exact
+        scales[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(scales[i]) & 0xffffff00U);
+      }
+      if (p.biases) {
+        group_biases[i] = scales[i] * (static_cast<float>(rng() % 1000) / 250.0F - 2.0F);
+      }
       if (p.zeros) {
         zeros[i] = static_cast<uint8_t>(rng() % (p.kind == PackedKind::kQ4 ? 16 : 256));
       }
@@ -114,17 +134,19 @@ class QuantLinearTest : public CudaTest {
     out.values.resize(n * k);
     for (size_t i = 0; i < n * k; ++i) {
       const size_t group = i / k * groups + i % k / static_cast<size_t>(p.group);
-      out.values[i] = value_of(p, numbers[i], scales[group], zeros[group]);
+      out.values[i] = value_of(p, numbers[i], scales[group], zeros[group], group_biases[group]);
     }
     std::vector<std::byte> tiles(quant_tiles_bytes(w));
     const size_t row_bytes = quant_row_bytes(w);
     for (size_t row = 0; row < n; row += 16) {
       const auto count = static_cast<int64_t>(std::min<size_t>(16, n - row));
-      pack_quant_tiles(
-          w,
-          count,
-          {numbers.data() + row * k, scales.data() + row * groups, zeros.data() + row * groups},
-          {tiles.data() + row / 16 * row_bytes, row_bytes});
+      pack_quant_tiles(w,
+                       count,
+                       {numbers.data() + row * k,
+                        scales.data() + row * groups,
+                        zeros.data() + row * groups,
+                        group_biases.data() + row * groups},
+                       {tiles.data() + row / 16 * row_bytes, row_bytes});
     }
     w.data = upload(tiles);
     if (p.bias) {
@@ -327,6 +349,24 @@ TEST_F(QuantLinearTest, EqualsBf16WeightsBitForBit) {
     check_bf16({kind, 2 * 1024, 1024, kSwiGlu});
   }
   check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, true});
+  for (const bool biases : {false, true}) {
+    check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, true, biases});
+    check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
+    check_bf16({PackedKind::kQ8, 512, 4096, kAdd, true, false, 16, false, true, biases});
+    check_bf16({PackedKind::kQ6, 512, 4096, kAdd, true, false, 16, false, true, biases});
+    check_bf16({PackedKind::kQ6, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
+  }
+}
+
+TEST_F(QuantLinearTest, Float32ScalesAndBiases) {
+  for (const bool biases : {false, true}) {
+    check({PackedKind::kQ4, 80, 416, kStore, true, false, 32, false, true, biases});
+    check({PackedKind::kQ4, 2 * 96, 1024, kSwiGlu, false, true, 32, false, true, biases});
+    check({PackedKind::kQ8, 80, 416, kAdd, true, false, 32, false, true, biases});
+    check({PackedKind::kQ6, 80, 416, kStore, true, false, 32, false, true, biases});
+    check({PackedKind::kQ6, 2 * 96, 1024, kSwiGlu, false, false, 16, false, true, biases});
+    check({PackedKind::kQ8, 2 * 96, 1024, kSwiGlu, false, false, 16, false, true, biases});
+  }
 }
 
 TEST_F(QuantLinearTest, GroupsAndZeroPoints) {
@@ -346,6 +386,10 @@ TEST_F(QuantLinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
   }
   check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, true},
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 64, true});
+  check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, true, true},
+             {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, true, true});
+  check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, true, false},
+             {PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, false, 16, false, true, false});
 }
 
 }  // namespace

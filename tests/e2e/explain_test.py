@@ -115,6 +115,8 @@ class Simulate(CliTest):
         self.assertGreater(result["mean_ttft_ms"], 3)
         self.assertEqual(self.simulate(*load, "--max-num-seqs", 8)["mean_itl_ms"], result["mean_itl_ms"])
         self.assertEqual(self.simulate(*load, "--no-enable-prefix-caching")["prefix_hit_tokens"], 0)
+        limited, free = (self.simulate(*load, "--target-itl-ms", target)["p99_itl_ms"] for target in (5, 0))
+        self.assertLess(limited, free)
         text = self.succeed("simulate", MODEL, "--costs", self.costs(), *load).stdout.decode()
         self.assertIn("100 requests done, 0 failed", text)
         self.assertIn("prompt tokens (", text)

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Black-box tests of the order of service: `--scheduling-policy` and `--long-prefill-token-threshold`.
+"""Black-box tests of the order of service: `--scheduling-policy`, `--long-prefill-token-threshold`
+and `--target-itl-ms`.
 
 Usage and environment as server_test.py.
 """
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -87,6 +90,51 @@ class LongPrompts(Case):
     def test_a_short_prompt_does_not_wait_for_a_long_one(self):
         self.assertTrue(self.short_comes_first())
         self.assertFalse(self.short_comes_first("--long-prefill-token-threshold", "0"))
+
+
+class TargetItl(Case):
+    def gaps_beside_a_prompt(self, target_ms):
+        """The times between a stream's tokens while a prompt of about 1800 tokens is computed, in seconds."""
+        server = self.serve("--target-itl-ms", str(target_ms))
+        running, answer = stream(server)
+        self.addCleanup(running.close)
+        times = []
+        ended = threading.Event()
+
+        def read():
+            while not ended.is_set() and answer.readline():
+                if answer.readline():  # an event and an empty line
+                    times.append(time.monotonic())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        self.assertTrue(wait_until(lambda: len(times) > 20))
+        begin = time.monotonic()
+        status, body = server.post("/v1/completions", {"prompt": "word " * 1800, "max_tokens": 1})
+        end = time.monotonic()
+        ended.set()
+        reader.join(TIMEOUT)
+        self.assertEqual((status, body["usage"]["prompt_tokens"] > 1700), (200, True), body)
+        inside = [at for at in times if begin <= at <= end]
+        self.assertGreater(len(inside), 2)
+        return [later - earlier for earlier, later in zip(inside, inside[1:])]
+
+    def test_a_stream_goes_on_beside_a_long_prompt(self):
+        # Without a limit the prompt takes four steps. On a slow machine steps get smaller, so there are more of them.
+        free, limited = self.gaps_beside_a_prompt(0), self.gaps_beside_a_prompt(10)
+        self.assertGreater(len(limited), 2 * len(free))
+        self.assertLess(statistics.median(limited), statistics.mean(free))
+
+    def test_a_bad_target_is_refused(self):
+        for value in ("-1", "60001", "soon"):
+            done = subprocess.run([BIN, "serve", MODEL, "--target-itl-ms", value], capture_output=True, text=True, timeout=TIMEOUT,
+                                  env=clean_environment(), check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("--target-itl-ms", done.stderr)
+            self.assertIn(value, done.stderr)
+        done = subprocess.run([BIN, "serve", MODEL, "--prefill-toks-per-decode", "2"], capture_output=True, text=True, timeout=TIMEOUT,
+                              env=clean_environment(), check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
 
 
 if __name__ == "__main__":

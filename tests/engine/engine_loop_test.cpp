@@ -2,9 +2,13 @@
 #include "engine/engine_loop.h"
 
 #include "base/alloc_counter.h"
+#include "sched/scheduler.h"
 #include "tests/engine/toy_engine.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
@@ -343,6 +347,44 @@ TEST(EngineLoop, TimingsAndCachedTokensAreTold) {
   EXPECT_GE(first.timings.predicted_ms,
             5.9);  // the second output may already be ready when the first is taken
   EXPECT_LT(first.timings.predicted_ms, 100'000);
+}
+
+// Prompt tokens of the steps in which a request streams while a prompt of 400 tokens comes, each of which takes a millisecond.
+std::vector<int32_t> prompt_chunks_beside_a_stream(int32_t target_itl_ms) {
+  FakeModel model;
+  model.max_model_len = 600;
+  model.max_num_batched_tokens = 512;
+  model.num_blocks = 100;
+  model.step_time = std::chrono::milliseconds(1);
+  model.tok_time = std::chrono::milliseconds(1);
+  model.target_itl_ms = target_itl_ms;
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  GenerationRequest stream = greedy_request(std::vector<TokenId>(64, 5), 500);
+  stream.sampling.ignore_eos = true;
+  const RequestId id = client.submit(*engine, stream);
+  client.wait_for_tokens(0, 10);
+  client.submit(*engine, greedy_request(std::vector<TokenId>(400, 6), 1));
+  client.wait(1);
+  engine->abort(id);
+  client.wait(0);
+  std::vector<int32_t> chunks;
+  for (const StepTrace& step : engine->steps().since({})) {
+    if (step.num_prefill_toks > 0 && step.num_rows > 1) {
+      chunks.push_back(step.num_prefill_toks);
+    }
+  }
+  return chunks;
+}
+
+// 24 tokens fit beside the stream, fewer on a slow machine; the bounds leave room for times that are measured wrongly there.
+TEST(EngineLoop, PromptsBesideAStreamFollowFromMeasuredTime) {
+  EXPECT_EQ(prompt_chunks_beside_a_stream(0), (std::vector<int32_t>{400}));
+  const std::vector<int32_t> chunks = prompt_chunks_beside_a_stream(25);
+  ASSERT_GE(chunks.size(), 4U);
+  EXPECT_GE(*std::min_element(chunks.begin(), chunks.end() - 1), kMinMixedPrefill);
+  EXPECT_LE(std::ranges::max(chunks), 100);
+  EXPECT_GE(std::accumulate(chunks.begin(), chunks.end(), 0), 399);  // a chunk of 1 is not counted
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ FakeExecutor::FakeExecutor(const FakeModel& model) : model_(model) {
   facts_.max_model_len = model.max_model_len;
   facts_.max_num_seqs = model.max_num_seqs;
   facts_.max_num_batched_tokens = model.max_num_batched_tokens;
+  facts_.target_itl_ms = model.target_itl_ms;
   facts_.max_drafts = model.num_drafts;
   facts_.copies_blocks = true;
   KvGroupSpec group;
@@ -139,7 +140,8 @@ void FakeExecutor::sample_tokens(const GrammarOutput* grammar) {
   }
   pending.output.stats.num_rows = static_cast<int32_t>(executing_.scheduled.size());
   pending.output.stats.num_toks = total;
-  device_free_at_ = std::max(forward_ends_at_, std::chrono::steady_clock::now()) + model_.step_time;
+  device_free_at_ = std::max(forward_ends_at_, std::chrono::steady_clock::now()) +
+                    model_.step_time + total * model_.tok_time;
   pending.ready_at = device_free_at_;
   if (model_.notifies_outputs) {
     const std::scoped_lock lock(due_mutex_);

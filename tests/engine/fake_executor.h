@@ -29,6 +29,8 @@ struct FakeModel {
   int32_t block_size = 16;
   int32_t max_concurrent_batches = 2;
   std::chrono::microseconds step_time{0};
+  std::chrono::microseconds tok_time{0};  // of a step, for each token, beside step_time
+  int32_t target_itl_ms = 0;
   std::chrono::microseconds forward_time{
       0};                      // forward's share of a step; step_time covers the rest
   int64_t throw_at_step = -1;  // execute_model of this step (counted from 0) throws

@@ -73,6 +73,34 @@ TEST(QuantTiles, ANumberLiesWhereItsLaneLooks) {
   }
 }
 
+TEST(QuantTiles, AFloat32ScaleLiesBeforeItsBias) {
+  PackedWeight weight;
+  weight.kind = PackedKind::kQ8;
+  weight.scales = ScaleForm::kF32;
+  weight.has_bias = true;
+  weight.group = 16;
+  weight.n = 16;
+  weight.k = 128;
+  const std::vector<uint8_t> numbers(16 * 128);
+  std::vector<float> group_scales(16 * 8, 1.0F);
+  std::vector<float> biases(16 * 8, -0.0F);
+  group_scales[9 * 8 + 3] = 0x1.23457p-20F;
+  biases[9 * 8 + 3] = -1234.5F;
+  std::vector<std::byte> tile(quant_tiles_bytes(weight));
+  EXPECT_EQ(tile.size(), 2048U + 8 * 16 * 8);
+  pack_quant_tiles(weight, 16, {numbers.data(), group_scales.data(), nullptr, biases.data()}, tile);
+  float both[2] = {};
+  std::memcpy(both, tile.data() + 2048 + (3 * 16 + 9) * 8, sizeof(both));
+  EXPECT_EQ(both[0], 0x1.23457p-20F);
+  EXPECT_EQ(both[1], -1234.5F);
+}
+
+TEST(QuantTiles, AWeightWithABiasIsRoundedOnce) {
+  // 3 * 0.3359375 - 1 = 0.0078125 has one bit; the product alone would lose it in bf16.
+  EXPECT_EQ(quant_weight(3.0F, 0.3359375F, -1.0F), f32_to_bf16(0.0078125F));
+  EXPECT_EQ(quant_weight(5.0F, 0x1.02p-6F, -0.0F), f32_to_bf16(5 * 0x1.02p-6F));
+}
+
 TEST(QuantPlan, FitsSharedMemoryForEveryShape) {
   constexpr int32_t kSms = 132;
   for (const PackedKind kind : {PackedKind::kF8, PackedKind::kQ4, PackedKind::kQ8}) {
@@ -91,6 +119,17 @@ TEST(QuantPlan, FitsSharedMemoryForEveryShape) {
           EXPECT_EQ(plan.split, cuda::sm90_quant_parts(kind, n, k))
               << "depends on the matrix alone";
           EXPECT_GE(plan.stages, 2);
+          if (kind == PackedKind::kQ8) {  // the widest tiles: float32 scales and biases
+            PackedWeight floats = weight;
+            floats.scales = ScaleForm::kF32;
+            floats.has_zero_points = false;
+            floats.has_bias = true;
+            floats.group = 16;
+            const cuda::Sm90QuantPlan own = cuda::sm90_quant_plan(floats, rows, kSms);
+            EXPECT_LE(cuda::sm90_quant_shared_bytes(own, floats), size_t{225} * 1024)
+                << n << " " << k;
+            EXPECT_GE(own.stages, 2);
+          }
         }
       }
     }

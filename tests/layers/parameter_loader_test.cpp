@@ -2,11 +2,14 @@
 #include "layers/parameter_loader.h"
 
 #include "device/cpu/cpu_device.h"
+#include "device/shape_only.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/linear/cpu/pack.h"
+#include "kernels/linear/quant/quant_tiles.h"
 #include "layers/pack_tensor.h"
 #include "tests/layers/mixed_checkpoint.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/tile_weights.h"
 
 #include <cstring>
 #include <map>
@@ -227,6 +230,110 @@ TEST_F(ParameterLoaderMixed, WhatIsNoOneMatrixIsNamed) {
   const std::vector<TensorSpec> cut{upper, {"Q4_0", kRows, kCols}};
   EXPECT_EQ(refusal([&] { loader.stacked(cut); }),
             "tensors Q4_0 (Q4_0, 24 rows) and Q4_0 (Q4_0) cannot be one matrix");
+}
+
+// What a GPU's plan counts, and how parts of one layer whose types differ become one matrix.
+class ParameterLoaderOnGpu : public ParameterLoaderMixed {
+ protected:
+  void on(int32_t compute_capability) {
+    DeviceFacts facts;
+    facts.kind = DeviceKind::kCuda;
+    facts.compute_capability = compute_capability;
+    arena_ = Arena();
+    stream_.reset();
+    device_ = make_shape_only_device(facts);
+    stream_ = device_->make_stream();
+    arena_ = device_->make_arena(ArenaPurpose::kWeights, size_t{64} << 20);
+  }
+  static TensorSpec linear(const std::string& name, int64_t rows = kRows) {
+    TensorSpec spec{name, rows, kCols};
+    spec.of_linear = true;
+    if (rows != kRows) {
+      spec.slice = {kRows, kCols, 0, 0};
+    }
+    return spec;
+  }
+};
+
+TEST_F(ParameterLoaderOnGpu, OnHopperQuantisedTypesOfLinearOperationsStaySmall) {
+  on(90);
+  ParameterLoader loader = this->loader(mixed_.checkpoint());
+  const auto bits = [&](const TensorSpec& spec) {
+    const size_t used = arena_.used();
+    loader.matrix(spec);
+    return static_cast<double>(arena_.used() - used) * 8 / static_cast<double>(spec.rows * kCols);
+  };
+  EXPECT_EQ(bits(linear("Q4_K")), 6.0);
+  EXPECT_EQ(bits(linear("Q4_0")), 5.0);
+  EXPECT_EQ(bits(linear("Q6_K")), 8.0);
+  EXPECT_EQ(bits(linear("Q8_0")), 9.0);
+  EXPECT_EQ(bits(linear("BF16")), 16.0);
+  EXPECT_EQ(bits({"Q4_K", kRows, kCols}), 16.0) << "an embedding's rows are looked up";
+  EXPECT_EQ(bits(linear("Q4_K", 40)), 16.0) << "40 rows end within a tile";
+  TensorSpec head{"Q6_K", kRows, kCols};
+  head.of_head = true;
+  EXPECT_EQ(bits(head), 8.0);
+  ParameterLoader exact(mixed_.checkpoint(), *stream_, arena_, LoadFormat::kAuto, DType::kF32);
+  EXPECT_EQ(exact.matrix(linear("Q4_K")).kind, PackedKind::kF32);
+}
+
+TEST_F(ParameterLoaderOnGpu, BeforeHopperTheyAreRowsOfBf16) {
+  on(80);
+  ParameterLoader loader = this->loader(mixed_.checkpoint());
+  EXPECT_EQ(loader.matrix(linear("Q4_K")).kind, PackedKind::kBF16);
+}
+
+TEST_F(ParameterLoaderOnGpu, PartsOfSeveralTypesShareTilesOrAreRows) {
+  on(90);
+  ParameterLoader loader = this->loader(mixed_.checkpoint());
+  const std::vector<TensorSpec> same{linear("Q4_K"), linear("Q4_1")};
+  EXPECT_TRUE(loader.stacks(same));
+  EXPECT_EQ(loader.stacked(same).kind, PackedKind::kQ4);
+  const std::vector<TensorSpec> differ{linear("Q4_K"), linear("Q6_K")};
+  EXPECT_TRUE(loader.stacks(differ));
+  const PackedWeight weight = loader.stacked(differ);
+  EXPECT_EQ(weight.kind, PackedKind::kQ6);
+  EXPECT_EQ(weight.group, 16);
+  const std::vector<TensorSpec> plain{linear("Q4_K"), linear("F16")};
+  EXPECT_TRUE(loader.stacks(plain));
+  EXPECT_EQ(loader.stacked(plain).kind, PackedKind::kBF16);
+}
+
+TEST_F(ParameterLoaderOnGpu, ACutThroughABlockIsRefusedByName) {
+  on(90);
+  ParameterLoader loader = this->loader(mixed_.checkpoint());
+  TensorSpec part = linear("Q4_K");
+  part.shard = {Axis::kCols, 1, 2, 1};
+  EXPECT_EQ(loader.matrix(part).k, kCols / 2);
+  part.shard = {Axis::kCols, 3, 4, 1};
+  EXPECT_THAT(refusal([&] { loader.matrix(part); }),
+              AllOf(HasSubstr("tensor Q4_K"), HasSubstr("4 ranks"), HasSubstr("multiples of 256")));
+}
+
+// The numbers of such a stack, in a memory that can be read.
+TEST_F(ParameterLoaderMixed, TilesOfSeveralTypesKeepTheirValues) {
+  DeviceFacts hopper;
+  hopper.compute_capability = 90;
+  std::vector<WeightFormat> formats;
+  std::vector<TensorSpec> specs;
+  std::vector<uint16_t> expected;
+  for (const char* name : {"Q4_K", "Q6_K", "Q5_0"}) {
+    WeightFormat format =
+        linear_format_of(mixed_.checkpoint().find(name)->type, hopper, kRows, kCols);
+    format.cpu = format.cuda;
+    formats.push_back(format);
+    specs.push_back({name, kRows, kCols, RowOrder::kRopePairs, MixedCheckpoint::kHeadDim});
+    const std::vector<uint16_t> rows = mixed_.expected(name, RowOrder::kRopePairs);
+    expected.insert(expected.end(), rows.begin(), rows.end());
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    specs[i].format = &formats[i];
+  }
+  ParameterLoader loader = this->loader(mixed_.checkpoint());
+  const PackedWeight weight = loader.stacked(specs);
+  loader.finish();
+  EXPECT_EQ(weight.n, 3 * kRows);
+  EXPECT_EQ(test::tile_weights(weight, weight.data), expected);
 }
 
 TEST_F(ParameterLoaderMixed, VectorsAreCutAsTheRowsTheyBelongTo) {

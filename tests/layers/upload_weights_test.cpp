@@ -3,7 +3,10 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
+#include "kernels/linear/quant/quant_tiles.h"
+#include "layers/group_tiles.h"
 #include "tests/layers/mixed_checkpoint.h"
+#include "tests/support/tile_weights.h"
 
 #include <filesystem>
 #include <string>
@@ -81,6 +84,33 @@ TEST_F(UploadWeights, EveryFormatInBothOrdersBecomesRowsOfFloat32) {
     for (const auto& [name, data] : placed) {
       const std::vector<float> expected = mixed_.expected_f32(name, order);
       EXPECT_EQ(std::vector<float>(data, data + expected.size()), expected) << name;
+    }
+  }
+}
+
+TEST_F(UploadWeights, QuantisedTypesInBothOrdersBecomeTiles) {
+  for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
+    std::vector<WeightUpload> placed;
+    for (const std::string& name : mixed_.matrices()) {
+      const TensorSource* tensor = value_or_throw(mixed_.checkpoint().require(name));
+      if (!is_quantised(tensor->type)) {
+        continue;
+      }
+      WeightUpload upload{
+          TensorRegion(*tensor), nullptr, Repack::kQuantTiles, order, mixed_.kHeadDim};
+      upload.tiles = group_tiles_form(tensor->type);
+      upload.tiles.n = static_cast<int32_t>(tensor->rows);
+      upload.tiles.k = static_cast<int32_t>(tensor->cols);
+      upload.dst = arena_.alloc_bytes(quant_tiles_bytes(upload.tiles));
+      placed.push_back(upload);
+    }
+    ASSERT_EQ(placed.size(), 9U);
+    uploads_ = placed;
+    upload();
+    uploads_.clear();
+    for (const WeightUpload& upload : placed) {
+      const std::string& name = upload.region.tensor().name;
+      EXPECT_EQ(test::tile_weights(upload.tiles, upload.dst), mixed_.expected(name, order)) << name;
     }
   }
 }

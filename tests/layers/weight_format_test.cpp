@@ -50,6 +50,44 @@ TEST(WeightFormat, OnCudaAllMayBeRowsOfFloat32AndFloat32IsKept) {
   }
 }
 
+TEST(WeightFormat, OnHopperQuantisedTypesOfLinearOperationsAreTiles) {
+  DeviceFacts hopper;
+  hopper.kind = DeviceKind::kCuda;
+  hopper.compute_capability = 90;
+  DeviceFacts ampere = hopper;
+  ampere.compute_capability = 80;
+  for (int i = 0; i < kNumValueTypes; ++i) {
+    const auto type = static_cast<TensorType>(i);
+    const WeightFormat& format = linear_format_of(type, hopper, 64, 512);
+    EXPECT_EQ(format.cuda.repack == Repack::kQuantTiles, is_quantised(type));
+    EXPECT_EQ(format.cuda_f32.product.kind, PackedKind::kF32);
+    EXPECT_EQ(format.cpu.product.kind, weight_format_of(type).cpu.product.kind);
+    EXPECT_EQ(format.alignment.cols, weight_format_of(type).alignment.cols);
+    EXPECT_EQ(&linear_format_of(type, ampere, 64, 512), &weight_format_of(type));
+    EXPECT_EQ(&linear_format_of(type, hopper, 72, 512), &weight_format_of(type)) << "half a tile";
+  }
+}
+
+TEST(WeightFormat, TilesThatHoldAllOf) {
+  DeviceFacts hopper;
+  hopper.compute_capability = 90;
+  const DeviceForm& q4 = linear_format_of(TensorType::kQ4_K, hopper, 64, 512).cuda;
+  const DeviceForm& q6 = linear_format_of(TensorType::kQ6_K, hopper, 64, 512).cuda;
+  const DeviceForm& q8 = linear_format_of(TensorType::kQ8_0, hopper, 64, 512).cuda;
+  const DeviceForm* const all[] = {&q4, &q6, &q8};
+  const DeviceForm* common = common_tiles_form(all);
+  ASSERT_NE(common, nullptr);
+  EXPECT_EQ(common->product.kind, PackedKind::kQ8);
+  EXPECT_EQ(common->product.group, 16);
+  EXPECT_TRUE(common->product.has_bias);
+  const DeviceForm* const without[] = {&q4, &q6};
+  EXPECT_EQ(common_tiles_form(without)->product.kind, PackedKind::kQ6);
+  const DeviceForm* const same[] = {&q4, &q4};
+  EXPECT_TRUE(same_product(*common_tiles_form(same), q4));
+  const DeviceForm* const mixed[] = {&q4, &bf16_rows_form()};
+  EXPECT_EQ(common_tiles_form(mixed), nullptr);
+}
+
 TEST(WeightFormat, IsCutBetweenBlocks) {
   EXPECT_EQ(weight_format_of(TensorType::kF16).alignment.cols, 1);
   EXPECT_EQ(weight_format_of(TensorType::kQ5_1).alignment.cols, 32);

@@ -256,6 +256,45 @@ TEST(SchedulerDrafts, NobodyGivesUpBlocksForThem) {
   EXPECT_EQ(bench.scheduler.stats().num_preemptions, 0);
 }
 
+// Where a row's tokens depend on how many of them were drafts, neither the budget nor other rows' blocks decide that: a row
+// waits for a step that has room, and others give up blocks.
+TEST(SchedulerDrafts, RowsHaveAllOfThemOrWait) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.whole_drafts = true;
+  config.max_num_batched_tokens = 11;
+  Bench bench(config);
+  for (uint64_t id = 1; id <= 5; ++id) {
+    bench.add(id, {static_cast<TokenId>(id), 0}, 9);
+  }
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8}; };
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 2), Pair(4, 2)));
+  int32_t num_ended = 0;
+  for (int32_t i = 0; i < 100 && bench.run_step(); ++i) {
+    for (const ScheduledRow& row : bench.step.scheduled) {
+      EXPECT_TRUE(row.num_drafts == 3 || row.num_computed_tokens < 2);
+    }
+    for (const RequestDelta& delta : bench.deltas) {
+      num_ended += delta.reason == FinishReason::kLength ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(num_ended, 5) << "the last ones, too";
+}
+
+TEST(SchedulerDrafts, RowsThatHaveAllOfThemPreemptOthers) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.whole_drafts = true;
+  config.kv.num_blocks = 5;  // four of 4 tokens
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 7), 2);
+  bench.add(2, tokens_from(10, 7), 2);
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 7)));
+  EXPECT_EQ(bench.scheduler.stats().num_preemptions, 1);
+}
+
 // The prompt and all outputs but the last take 16 tokens, four blocks. The drafts of two steps in flight may need 4
 // tokens beyond that.
 TEST(SchedulerDrafts, ARequestNeedsRoomForThoseBehindItsEnd) {

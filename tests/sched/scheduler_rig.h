@@ -50,7 +50,7 @@ struct SchedulerRig {
   }
   // Schedules a step and runs it. Its output waits in `pending`.
   bool launch() {
-    if (!scheduler.schedule(step)) {
+    if (!scheduler.schedule(step, max_mixed_prefill)) {
       return false;
     }
     scheduler.check_invariants();
@@ -80,6 +80,7 @@ struct SchedulerRig {
 
   Scheduler scheduler;
   FakeRunner runner;
+  int32_t max_mixed_prefill = 0;
   SchedulerOutput step;
   std::vector<ModelRunnerOutput> pending;
   std::vector<RequestDelta> deltas;

@@ -444,9 +444,8 @@ TEST(Scheduler, SaysWhyARequestWaits) {
   toks.run_step();
   EXPECT_EQ(toks.scheduler.stats().wait_reason, WaitReason::kNone);
 
-  config = small_config();
-  config.prefill_toks_per_decode = 2;
-  Bench ration(config);
+  Bench ration(small_config());
+  ration.max_mixed_prefill = 16;
   ration.add(1, tokens_from(0, 4));
   ration.run_step();
   ration.add(2, tokens_from(1000, 40));
@@ -475,8 +474,8 @@ TEST(Scheduler, SaysWhyARequestWaits) {
 TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   SchedulerConfig config = small_config();
   config.long_prefill_token_threshold = 32;
-  config.prefill_toks_per_decode = 2;
   Bench bench(config);
+  bench.max_mixed_prefill = 16;
   bench.add(1, tokens_from(0, 4));
   bench.run_step();
   bench.add(2, tokens_from(1000, 400));
@@ -569,13 +568,13 @@ TEST(Scheduler, TheUrgentAreAdmittedFirst) {
   }
 }
 
-// Each decode row allows two prompt tokens in its step, with a minimum of 16. Without decode rows prompts get the whole
-// budget.
+// Beside rows that decode prompts get what schedule() is told, with a minimum of 16, and of 2 for each of these rows.
+// Without such rows they get the whole step.
 TEST(Scheduler, PromptsAreLimitedBesideDecodes) {
   SchedulerConfig config = small_config();
   config.max_num_seqs = 16;
-  config.prefill_toks_per_decode = 2;
   Bench bench(config);
+  bench.max_mixed_prefill = 19;
   for (uint64_t id = 1; id <= 9; ++id) {
     bench.add(id, tokens_from(static_cast<int32_t>(id) * 50, 4));
   }
@@ -588,8 +587,10 @@ TEST(Scheduler, PromptsAreLimitedBesideDecodes) {
     plan.erase(plan.begin(), plan.begin() + 9);
     return plan;
   };
+  bench.max_mixed_prefill = 17;
   bench.run_step();
   EXPECT_EQ(prompts(), (Plan{{18, 0}}));
+  bench.max_mixed_prefill = 19;
   bench.run_step();
   EXPECT_EQ(prompts(), (Plan{{7, 18}, {5, 0}}));
   for (uint64_t id = 1; id <= 9; ++id) {
@@ -597,11 +598,54 @@ TEST(Scheduler, PromptsAreLimitedBesideDecodes) {
   }
   bench.scheduler.abort_request(11);
   bench.add(12, tokens_from(3000, 40));
+  bench.max_mixed_prefill = 1;
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{1, 25}, {16, 0}}));
+  EXPECT_EQ(bench.step.max_mixed_prefill, 16);
   bench.scheduler.abort_request(10);
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{24, 16}}));
+}
+
+TEST(Scheduler, WithoutChunksPromptsAreNotLimited) {
+  SchedulerConfig config = small_config();
+  config.enable_chunked_prefill = false;
+  Bench bench(config);
+  bench.max_mixed_prefill = 16;
+  bench.add(1, tokens_from(0, 4));
+  bench.run_step();
+  bench.add(2, tokens_from(1000, 40));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {40, 0}}));
+}
+
+// A limit that changes from step to step, as times do, is all that another scheduler needs to plan the same steps.
+TEST(Scheduler, TheLimitsOfARecordingPlanItsStepsAgain) {
+  std::vector<SchedulerOutput> steps;
+  const auto run = [&steps](bool records) {
+    Bench bench(small_config());
+    for (uint64_t id = 1; id <= 6; ++id) {
+      bench.add(
+          id, tokens_from(static_cast<int32_t>(id) * 200, 40 + 20 * static_cast<int32_t>(id)), 30);
+    }
+    size_t num_steps = 0;
+    bool limited = false;
+    for (; bench.scheduler.has_work(); ++num_steps) {
+      bench.max_mixed_prefill = records ? 16 + static_cast<int32_t>(num_steps * 7 % 23)
+                                        : steps[num_steps].max_mixed_prefill;
+      ASSERT_TRUE(bench.run_step());
+      limited = limited || bench.scheduler.stats().num_partial_prefill_steps > 0;
+      if (records) {
+        steps.push_back(bench.step);
+      } else {
+        EXPECT_EQ(bench.step, steps[num_steps]) << "step " << num_steps;
+      }
+    }
+    EXPECT_TRUE(limited);
+    EXPECT_EQ(num_steps, steps.size());
+  };
+  run(true);
+  run(false);
 }
 
 TEST(Scheduler, AdmitsOnlyWhatFitsWhole) {

@@ -106,6 +106,7 @@ class ModelRig {
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
     config.num_stages = first.pipeline.size;
     config.num_drafts = plan.runner.max_drafts;
+    config.whole_drafts = plan.config.speculation.whole_drafts();
     config.draft_lookahead = plan.runner.draft_lookahead;
     config.draft_cost = plan.config.draft_cost;
     config.draft_knee = plan.config.draft_knee;

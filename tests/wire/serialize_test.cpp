@@ -53,6 +53,7 @@ class Maker {
     SchedulerOutput m;
     m.step = any();
     m.results_through = any();
+    m.max_mixed_prefill = any();
     fill(m.token_ids, [&] { return any(); });
     fill(m.block_ids, [&] { return BlockId{any()}; });
     fill(m.stop_ids, [&] { return any(); });

@@ -82,8 +82,8 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
     return tl::unexpected(loaded.error());
   }
   loaded_ = *loaded;
-  if (traits.is_offline && loaded_.config.prefill_toks_per_decode == 0) {
-    loaded_.config.prefill_toks_per_decode = kNoPrefillLimit;
+  if (traits.is_offline && loaded_.config.target_itl_ms == kAutoTargetItl) {
+    loaded_.config.target_itl_ms = 0;
   }
   const Result<std::optional<std::string>> printed = engine_->printed(loaded_, as_json_);
   if (!printed) {

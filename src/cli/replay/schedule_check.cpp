@@ -57,7 +57,7 @@ std::string ScheduleCheck::add(const SchedulerOutput& step) {
   }
   last_step_ = step.step;
   Step& planned = steps_[step.step];
-  planned = {{}, step.grammar_rows, step.total_num_tokens};
+  planned = {.grammar_rows = step.grammar_rows, .num_tokens = step.total_num_tokens};
   // In the order of effects, but rows advance before blocks are appended: a row that advances may leave blocks to others.
   std::string wrong;
   const auto each = [&wrong](const auto& list, const auto& check) {
@@ -76,6 +76,12 @@ std::string ScheduleCheck::add(const SchedulerOutput& step) {
                ? std::string()
                : of_row(row, "has a grammar and does not sample");
   });
+  if (wrong.empty() && step.max_mixed_prefill > 0 &&
+      planned.num_prefill_tokens > step.max_mixed_prefill) {
+    wrong = fmt::format("{} prompt tokens beside decoding rows, more than the {} that were allowed",
+                        planned.num_prefill_tokens,
+                        step.max_mixed_prefill);
+  }
   return wrong;
 }
 
@@ -153,6 +159,8 @@ std::string ScheduleCheck::advance(const ScheduledRow& scheduled, Step& step) {
                               scheduled.num_computed_tokens,
                               row->num_computed));
   }
+  const bool is_prefill = row->num_computed < row->prefill_len;
+  step.num_prefill_tokens += row->is_whole && is_prefill ? scheduled.num_tokens : 0;
   row->num_computed += scheduled.num_tokens;
   const bool ends_prefill = row->num_computed >= row->prefill_len;
   if (row->is_whole && ends_prefill != (scheduled.num_logits > 0)) {

@@ -13,8 +13,8 @@
 namespace warprow {
 
 // Checks the messages of steps against each other and against the limits of the run, without a model: which rows live,
-// how far each has come, which blocks and pages it holds, that nobody else holds a block that it writes, and that each
-// output belongs to its step. Needs no ids.
+// how far each has come, which blocks and pages it holds, that prompts kept to their limit beside decoding rows, that nobody else
+// holds a block that it writes, and that each output belongs to its step. Needs no ids.
 //
 // Rows that began before the first message are checked from their first appearance on, their blocks as far as they are
 // known.
@@ -55,9 +55,10 @@ class ScheduleCheck {
     bool is_withheld = false;
   };
   struct Step {
-    std::vector<Planned> rows;
-    std::vector<RowId> grammar_rows;
+    std::vector<Planned> rows{};
+    std::vector<RowId> grammar_rows{};
     int32_t num_tokens = 0;
+    int32_t num_prefill_tokens = 0;  // of rows whose beginning was seen
   };
 
   Row* find(RowId row);

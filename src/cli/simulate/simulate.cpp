@@ -231,9 +231,11 @@ Result<ExitCode> run_simulate(const Arguments& arguments) {
          costs->model,
          frame.config().model);
   }
+  const ModelFacts facts = plan_facts(plan);
   const SchedulerConfig scheduler =
-      scheduler_config(frame.config(), plan_facts(plan), plan.runner.max_steps_in_flight);
+      scheduler_config(frame.config(), facts, plan.runner.max_steps_in_flight);
   SimulationOptions options;
+  options.target_step_us = target_step_us(frame.config(), facts);
   options.max_concurrency = flags.load.max_concurrency;
   SimulationResult result;
   {

@@ -2,6 +2,7 @@
 #include "cli/simulate/simulation.h"
 
 #include "base/check.h"
+#include "engine/prefill_budget.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -65,7 +66,11 @@ class Simulation {
              const CostTable& costs,
              const ArrivalTrace& trace,
              const SimulationOptions& options)
-      : costs_(costs), trace_(trace), options_(options), scheduler_(config) {
+      : costs_(costs),
+        trace_(trace),
+        options_(options),
+        scheduler_(config),
+        prefill_budget_(options.target_step_us, config.max_concurrent_steps) {
     scheduler_.reserve(step_);
     rows_.resize(static_cast<size_t>(config.max_num_seqs));
     result_.records.requests.resize(trace.requests.size());
@@ -146,7 +151,7 @@ class Simulation {
   }
 
   bool submit_step() {
-    if (!scheduler_.schedule(step_)) {
+    if (!scheduler_.schedule(step_, prefill_budget_.max_toks())) {
       return false;
     }
     for (const NewRow& row : step_.new_rows) {
@@ -162,6 +167,7 @@ class Simulation {
         flying.rows.push_back({row.row, rows_[static_cast<size_t>(index_of(row.row))].generation});
       }
     }
+    prefill_budget_.launch(step_, 1e6 * now_s_);
     const double begin_s = std::max(now_s_ + 1e-6 * costs_.host_us, free_s_);
     const double cost_s = load.num_toks > 0 ? 1e-6 * costs_.step_us(load) : 0;
     flying.end_s = free_s_ = begin_s + cost_s;
@@ -179,6 +185,7 @@ class Simulation {
   void take_step() {
     const FlyingStep& done = flying_.front();
     now_s_ = std::max(now_s_, done.end_s);
+    prefill_budget_.finish(1e6 * now_s_);
     output_.clear();
     output_.step = done.step;
     for (const SamplingRow& row : done.rows) {
@@ -225,6 +232,7 @@ class Simulation {
   const ArrivalTrace& trace_;
   const SimulationOptions& options_;
   Scheduler scheduler_;
+  PrefillBudget prefill_budget_;
   SimulationResult result_;
   double now_s_ = 0;
   size_t next_ = 0;          // request of the trace

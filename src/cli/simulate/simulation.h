@@ -14,6 +14,7 @@ namespace warprow {
 struct SimulationOptions {
   int64_t max_concurrency =
       0;  // requests under way at most, as clients would limit them; 0: no limit
+  double target_step_us = 0;  // as in engine/scheduler_settings.h; 0: no limit
   // Called after each request's end with the requests and output tokens done.
   std::function<void(int64_t, int64_t)> on_progress = [](int64_t, int64_t) {};
 };

@@ -54,9 +54,10 @@ void visit(A& archive, Ref<A, PoolingFacts> v) {
 template <typename A>
 void visit(A& archive, Ref<A, ModelFacts> v) {
   archive(v.architecture, v.vocab_size, v.max_model_len, v.max_num_seqs, v.max_num_batched_tokens);
-  archive(v.kv, v.token_pages, v.prefill_toks_per_decode, v.long_prefill_token_threshold);
+  archive(v.kv, v.token_pages, v.target_itl_ms, v.long_prefill_token_threshold);
   archive(v.long_prompt_len, v.max_prefill_pairs, v.min_deep_chunk, v.has_hidden_states);
-  archive(v.max_drafts, v.draft_lookahead, v.draft_cost, v.draft_knee, v.draft_forward);
+  archive(v.max_drafts, v.whole_drafts, v.draft_lookahead, v.draft_cost, v.draft_knee);
+  archive(v.draft_forward);
   archive(v.pooling, v.prompt_embeds_width, v.copies_blocks, v.max_logprobs);
   archive(v.max_loras, v.max_cpu_loras);
 }

@@ -15,15 +15,16 @@ namespace warprow {
 //  kMxfp4: e2m1 numbers with a power of two for 32 inputs. CPU: as kQ4 with stored = an e2m1 number, of which the kernels
 //   make 2 * number + 12, so the zero point is 12; CUDA: in tiles (kernels/experts/mxfp4_tiles.h), experts only.
 //  kF8: e4m3 numbers with a float32 scale for each group. CUDA only, in tiles (kernels/linear/quant/quant_tiles.h), which
-//   kQ4 and kQ8 have there too.
+//   kQ4, kQ6 and kQ8 have there too.
 //  kF8F8: e4m3 numbers whose products have e4m3 inputs (F8Inputs). CUDA only (kernels/linear/fp8/fp8_tiles.h).
 enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4, kF8, kF8F8 };
 
 // Storage format of the scales and biases of a quantised matrix.
-//  kF16: an IEEE half for each group.
+//  kF16: an IEEE half for each group; in CUDA's tiles two bf16.
 //  kSplit: a half for kSplitInputs inputs times an s8 for each group, as in K-quants.
 //  kE8M0: the exponent field of a float32 power of two for each group; 0 is zero.
-enum class ScaleForm : uint8_t { kF16, kSplit, kE8M0 };
+//  kF32: a float32 for each group. CUDA's tiles only.
+enum class ScaleForm : uint8_t { kF16, kSplit, kE8M0, kF32 };
 inline constexpr int32_t kSplitInputs = 256;
 inline constexpr int32_t kMxfp4Zero = 12;  // PackedWeight::zero_point of kMxfp4 on a CPU
 
@@ -35,7 +36,8 @@ struct PackedWeight {
   bool has_bias = false;               // quantised: per-group bias present
   ScaleForm scales = ScaleForm::kF16;  // quantised
   int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, kMxfp4 12, or 0
-  int32_t group = 32;  // quantised: inputs per scale; kQ6 16, else 32; on CUDA 32, 64 or 128
+  int32_t group =
+      32;  // quantised: inputs per scale; kQ6 16, else 32; on CUDA 16 (kF32 scales), 32, 64 or 128
   bool has_zero_points = false;  // CUDA: every group has one of its own, instead of zero_point
   // Of kF8F8, and on a CPU of kF32 with ActFormat::kF32: how a product's inputs are rounded. Else kNone.
   F8Inputs inputs = F8Inputs::kNone;

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "device/view.h"
 #include "kernels/op.h"
+#include "kernels/sample/draft_probs.h"
 #include "kernels/sample/sample_params.h"
 #include "kernels/sample/token_history.h"
 #include "kernels/sample/token_lists.h"
@@ -49,18 +50,21 @@ inline constexpr uint32_t kAllSampleRules = 31;
 // Draws one token per logits row, or reports on a given one. Each rule has its own file (rules/). Their order: raw
 // logprobs (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h), min_tokens (min_tokens.h),
 // biases (logit_bias.h), penalties (penalties.h), greedy or temperature (temperature.h), min_p (min_p.h),
-// top-k and top-p (top_k_top_p.h), the draw (gumbel.h), processed logprobs.
+// top-k and top-p (top_k_top_p.h), the draw (gumbel.h) or the verification of a draft (ratio.h), processed
+// logprobs.
 //
 // Formula: greedy: the largest logit, lowest id at ties. Otherwise x = logit / temperature, and the token is
-//   the survivor with the largest x + gumbel(seed, position, id).
+//   the survivor with the largest x + gumbel(seed, position, id). Where draft_at names a draft, the token of a random row
+//   is that draft if p / q accepts it, else one drawn from max(0, p - q). p: softmax of x over the survivors.
 // Shapes: logits [n, vocab] (any row stride); logit_row [n] indexes params, negative: the row yields no
 //   token; logit_pos [n] is the position of the logits' input token; sampled, logprob, rank, error [n];
 //   top_ids, top_logprobs [n, max_top].
 // Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: a CTA per tile of a row, then a CTA per
 //   row (cuda/stages.h).
 // Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache. Rules on tokens
-//   add a copy of the row and three passes over the row's tokens. CUDA: one pass, a second one for rows with
-//   top_p alone and flat logits; processed logprobs read a row several times.
+//   add a copy of the row and three passes over the row's tokens. A draft adds two passes, a rejected one two
+//   more. CUDA: one pass, a second one for rows with top_p alone and flat logits; processed logprobs read a row
+//   several times.
 // Numerics: a row's result depends on that row alone. Raw logits are not modified. Log-probabilities and the
 //   nucleus' mass are summed in double over float terms.
 // Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has sample_scratch_bytes. Rows
@@ -90,6 +94,9 @@ struct SampleArgs {
   // token is drawn, no rule applies, and logit_row, logit_pos and params are not read. The mode must be raw.
   View<const int32_t, 1> given;
   int32_t num_given_top = 0;
+  // i32 [n] or empty. The place in `drafts` of the draft behind each logit, negative: there is none. CUDA: must be empty.
+  View<const int32_t, 1> draft_at;
+  DraftProbs drafts;
   View<std::byte, 1> scratch;
   uint32_t rules = kAllSampleRules;
 };
@@ -111,6 +118,7 @@ inline void check_sample_shapes(const SampleArgs& args) {
                              args.error.shape[0]}) {
     WR_CHECK_EQ(size, n);
   }
+  WR_CHECK(args.draft_at.empty() || args.draft_at.shape[0] == n);
   WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
   WR_CHECK_GT(args.logits.shape[1], 0);
 }

@@ -212,6 +212,10 @@ class EagleDrafts final : public RunnerFeature {
     const int64_t vocab = head_.spec().draft_vocab_size;
     const View<float, 2> logits = make_view(logits_.last(num_rows_).rows.data, num_rows_, vocab);
     head_.compute_logits(stream, last, logits);
+    if (sampler_.draws_drafts()) {
+      sampler_.draw_drafts(stream, logits, idx_mapping_, made, rows_);
+      return;
+    }
     ops_.take_draft(
         stream, {idx_mapping_, logits.data, vocab, rows_.drafts(), made, head_.ids()}, num_rows_);
   }

@@ -162,6 +162,10 @@ class ModelDrafts final : public RunnerFeature {
     // The runner's logits of this step are not needed any more.
     const View<float, 2> logits = head_.last(num_rows_).rows;
     model_.compute_logits(stream, last, logits);
+    if (sampler_.draws_drafts()) {
+      sampler_.draw_drafts(stream, logits, idx_mapping_, made, rows_);
+      return;
+    }
     ops_.take_draft(stream,
                     {idx_mapping_, logits.data, model_.facts().vocab_size, rows_.drafts(), made},
                     num_rows_);

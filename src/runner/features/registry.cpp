@@ -11,6 +11,7 @@
 #include "runner/features/pooling.h"
 #include "runner/features/prompt_embeds.h"
 #include "runner/features/prompt_logprobs.h"
+#include "runner/features/ratio_acceptance.h"
 #include "runner/features/slot_check.h"
 #include "runner/features/step_times.h"
 #include "runner/features/suffix_drafts.h"
@@ -43,6 +44,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.speculation.synthetic_acceptance > 0 && parts.head != nullptr) {
     features.push_back(make_synthetic_acceptance(parts, options.speculation.synthetic_acceptance));
+  }
+  if (options.speculation.ratio && options.draft_model != nullptr) {
+    features.push_back(make_ratio_acceptance(parts, *options.draft_model));
   }
   if (options.speculation.method == Speculation::Method::kNgram && parts.head != nullptr) {
     features.push_back(make_ngram_drafts(parts, options.speculation));

@@ -6,6 +6,7 @@
 #include "runner/ops/draft_inputs.h"
 #include "runner/ops/epilogue.h"
 #include "runner/ops/head_inputs.h"
+#include "runner/ops/place_drafts.h"
 #include "runner/ops/prologue.h"
 #include "runner/ops/propose_ngram.h"
 #include "runner/ops/stage_results.h"
@@ -33,6 +34,7 @@ class RunnerOps {
   virtual void head_inputs(Stream& stream, const HeadInputs& op) = 0;
   virtual void take_draft(Stream& stream, const TakeDraft& op, int64_t num_rows) = 0;
   virtual void decide_drafts(Stream& stream, const DecideDrafts& op, int64_t num_logits) = 0;
+  virtual void place_drafts(Stream& stream, const PlaceDrafts& op, int64_t num_rows) = 0;
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
   // Between the stages of a pipeline (runner/stage_link.h).
   virtual void pack_results(Stream& stream, const PackResults& op, int64_t num_rows) = 0;
@@ -74,6 +76,9 @@ class RunnerOpsImpl final : public RunnerOps {
   }
   void decide_drafts(Stream& s, const DecideDrafts& op, int64_t num_logits) override {
     launch_.for_items(s, "decide_drafts", num_logits, op);
+  }
+  void place_drafts(Stream& s, const PlaceDrafts& op, int64_t num_rows) override {
+    launch_.for_items(s, "place_drafts", num_rows, op);
   }
   void publish_drafts(Stream& s, const PublishDrafts& op, int64_t num_rows) override {
     launch_.for_items(s, "publish_drafts", num_rows, op);

@@ -2,6 +2,7 @@
 #include "runner/sample/sampler.h"
 
 #include "base/math.h"
+#include "kernels/sample/draw_drafts.h"
 #include "kernels/sample/sample.h"
 #include "runner/output_ring.h"
 
@@ -42,6 +43,10 @@ TokenHistory token_history(const RequestRows& rows) {
           &rows.states()->prompt_len,
           &rows.states()->prefill_len,
           sizeof(RowState) / sizeof(int32_t)};
+}
+
+View<const SampleParams, 1> params_of(const RequestRows& rows) {
+  return make_view(reinterpret_cast<const SampleParams*>(rows.params()), rows.max_num_seqs());
 }
 
 // The mode of report(): always raw, since only draws have processed logits.
@@ -92,8 +97,7 @@ void Sampler::sample(Stream& stream,
   args.logits = logits.rows;
   args.logit_row = make_view<const int32_t>(inputs.logit_row + logits.first, n);
   args.logit_pos = make_view<const int32_t>(inputs.logit_pos + logits.first, n);
-  args.params =
-      make_view(reinterpret_cast<const SampleParams*>(rows.params()), rows.max_num_seqs());
+  args.params = params_of(rows);
   args.tokens = token_history(rows);
   args.stop_ids = rows.stop_ids();
   args.stop_ids_stride = RequestRows::kStopIdsWidth;
@@ -101,6 +105,10 @@ void Sampler::sample(Stream& stream,
   args.token_lists_stride = kTokenListsWidth;
   set_results(args, arrays_, logits.first, n, max_top_);
   args.error = make_view(errors_, n);
+  if (draft_at_ != nullptr) {
+    args.draft_at = make_view(draft_at_ + logits.first, n);
+    args.drafts = drafts_;
+  }
   args.scratch = scratch_;
   args.rules = rules;
   args.logprobs_mode = mode_;
@@ -108,6 +116,29 @@ void Sampler::sample(Stream& stream,
     warprow::sample(stream, args);
   }
   gather(stream, arrays_, logits.n, max_top_, (rules & kSampleLogprobs) != 0);
+}
+
+void Sampler::verify_by_ratio(const int32_t* draft_at, const DraftProbs& drafts) {
+  draft_at_ = draft_at;
+  drafts_ = drafts;
+}
+
+void Sampler::draw_drafts(Stream& stream,
+                          const View<const float, 2>& logits,
+                          const int32_t* idx_mapping,
+                          int32_t number,
+                          const RequestRows& rows) const {
+  DrawDraftsArgs args;
+  args.logits = logits;
+  args.row = make_view(idx_mapping, logits.shape[0]);
+  args.params = params_of(rows);
+  args.total_len = &rows.states()->total_len;
+  args.state_stride = sizeof(RowState) / sizeof(int32_t);
+  args.number = number;
+  args.max_drafts = static_cast<int32_t>(rows.drafts().max_drafts);
+  args.drafts = drafts_;
+  args.scratch = scratch_;
+  warprow::draw_drafts(stream, args);
 }
 
 // Gives every rank the results of all ranks' shares of n logits. Entries behind the n are stale.

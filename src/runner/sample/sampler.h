@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "device/view.h"
+#include "kernels/sample/draft_probs.h"
 #include "kernels/sample/sample.h"
 #include "runner/input_batch.h"
 #include "runner/logits_head.h"
@@ -45,6 +46,19 @@ class Sampler {
               uint32_t rules);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
+  // From now on random rows verify drafts by ratio. draft_at: as of SampleArgs, dev i32 [max_logits], by logit of the step.
+  // drafts: by place, row * RequestRows' max_drafts + number.
+  void verify_by_ratio(const int32_t* draft_at, const DraftProbs& drafts);
+  // Whether drafts are to be drawn, by draw_drafts.
+  [[nodiscard]] bool draws_drafts() const { return drafts_.probs != nullptr; }
+  // Draws the `number`-th drafts of rows from a drafter's logits: dev f32 [n, width of the distributions], of the rows
+  // idx_mapping [n]; -1: none.
+  void draw_drafts(Stream& stream,
+                   const View<const float, 2>& logits,
+                   const int32_t* idx_mapping,
+                   int32_t number,
+                   const RequestRows& rows) const;
+
   // Draws nothing. Writes raw logprobs of `tokens` [n <= max_rows] in the logits of n tokens, each with the num_top <=
   // kMaxPromptTop most likely tokens, to the arrays of `to`, [n] and [n, kMaxPromptTop], in pinned memory.
   void report(Stream& stream,
@@ -67,6 +81,8 @@ class Sampler {
       reported_;     // dev [max_rows]  of several ranks: those of report, before they are copied
   int32_t* errors_;  // dev i32 [largest share of max_rows]
   View<std::byte, 1> scratch_;
+  const int32_t* draft_at_ = nullptr;
+  DraftProbs drafts_;
   int32_t max_top_;
   LogprobsMode mode_;
 };

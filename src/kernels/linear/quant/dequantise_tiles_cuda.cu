@@ -29,13 +29,14 @@ struct Params {
   int32_t group;
   int32_t zero_point;
   bool has_zeros;
+  bool has_bias;
 };
 
-template <PackedKind kKind>
+template <PackedKind kKind, bool kF32Scales>
 __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Params p) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kPitch = kQuantTileCols / 2 + 4;  // pairs of a row; no bank conflicts
-  using Numbers = QuantNumbers<kKind>;
+  using Numbers = QuantNumbers<kKind, kF32Scales>;
   pdl_wait();
   pdl_release();
   const auto lane = static_cast<int>(threadIdx.x) % 32;
@@ -48,20 +49,36 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   const std::byte* from = p.tiles + (unit * tiles + tile) * p.tile_bytes;
   const std::byte* scales_at = from + quant_number_bytes(kKind);
   const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * 4;
-  QuantScale scales[2];
-  scales[0].zero = scales[1].zero = Numbers::zero_of(static_cast<uint32_t>(p.zero_point));
+  typename Numbers::Scale scales[2];
+  if constexpr (kF32Scales) {
+    scales[0].set_zero(0, p.zero_point);
+    scales[1].set_zero(1, p.zero_point);
+  } else {
+    scales[0].zero = scales[1].zero = Numbers::zero_of(static_cast<uint32_t>(p.zero_point));
+  }
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
   uint4 words = {};
+  uint4 upper_bits = {};
+  if constexpr (kKind == PackedKind::kQ6) {
+    upper_bits =
+        __ldg(reinterpret_cast<const uint4*>(from + quant_number_bytes(PackedKind::kQ4)) + lane);
+  }
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
     const int at = step * 16 / p.group * kQuantTileRows + lane / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      scales[i].set_scale(__ldg(reinterpret_cast<const uint32_t*>(scales_at) + at + i * 8));
-      if (kKind != PackedKind::kF8 && p.has_zeros) {
-        scales[i].zero =
-            Numbers::zero_of(__ldg(reinterpret_cast<const uint8_t*>(zeros_at) + at + i * 8));
+      const int row = at + i * 8;
+      if constexpr (kF32Scales) {
+        const auto* floats = reinterpret_cast<const float*>(scales_at) + row * (p.has_bias ? 2 : 1);
+        scales[i].set_scale(i, __ldg(floats), p.has_bias ? __ldg(floats + 1) : -0.0F);
+      } else {
+        scales[i].set_scale(__ldg(reinterpret_cast<const uint32_t*>(scales_at) + row));
+        if (kKind != PackedKind::kF8 && p.has_zeros) {
+          scales[i].zero =
+              Numbers::zero_of(__ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row));
+        }
       }
     }
     if (step % Numbers::kStepsOfLoad == 0) {
@@ -69,7 +86,11 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
           __ldg(reinterpret_cast<const uint4*>(from) + step / Numbers::kStepsOfLoad * 32 + lane);
     }
     uint32_t d[4];
-    Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
+    if constexpr (kKind == PackedKind::kQ6) {
+      Numbers::decode(words, upper_bits, step, scales, d);
+    } else {
+      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
+    }
     uint32_t* upper = rows + lane / 4 * kPitch + step * 8 + lane % 4;
     upper[0] = d[0];
     upper[8 * kPitch] = d[1];
@@ -101,28 +122,32 @@ void dequantise_tiles(Stream& stream, const DequantiseTilesArgs& args) {
            weight.n,
            weight.k);
   const int32_t tiles = ceil_div(weight.k, kQuantTileCols);
-  const int32_t tile_bytes = quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points);
+  const int32_t tile_bytes = quant_tile_bytes(weight);
   const Params params{weight.data + int64_t{args.first_row / kQuantTileRows} * tiles * tile_bytes,
                       static_cast<uint16_t*>(args.out),
                       tile_bytes,
                       weight.k,
                       weight.group,
                       weight.zero_point,
-                      weight.has_zero_points};
+                      weight.has_zero_points,
+                      weight.has_bias};
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(ceil_div(tiles, kWarps)),
                     static_cast<unsigned>(args.num_rows / kQuantTileRows));
   shape.block = dim3(32 * kWarps);
+  const auto run = [&](auto* kernel) { launch(stream, "dequantise_tiles", shape, kernel, params); };
+  const bool floats = weight.scales == ScaleForm::kF32;
   switch (weight.kind) {
     case PackedKind::kF8:
-      return launch(
-          stream, "dequantise_tiles", shape, &dequantise_tiles_kernel<PackedKind::kF8>, params);
+      return run(&dequantise_tiles_kernel<PackedKind::kF8, false>);
     case PackedKind::kQ4:
-      return launch(
-          stream, "dequantise_tiles", shape, &dequantise_tiles_kernel<PackedKind::kQ4>, params);
+      return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ4, true>
+                        : &dequantise_tiles_kernel<PackedKind::kQ4, false>);
+    case PackedKind::kQ6:
+      return run(&dequantise_tiles_kernel<PackedKind::kQ6, true>);
     case PackedKind::kQ8:
-      return launch(
-          stream, "dequantise_tiles", shape, &dequantise_tiles_kernel<PackedKind::kQ8>, params);
+      return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ8, true>
+                        : &dequantise_tiles_kernel<PackedKind::kQ8, false>);
     default:
       WR_CHECK(false, "kind {}", static_cast<int>(weight.kind));
   }

@@ -41,13 +41,19 @@ struct QuantScale {
   }
 };
 
+// Of 0 to 3.
+__device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
 // Four registers for 16 inputs: row u at c and c + 1; row u + 8; row u at c + 8 and c + 9; row u + 8. scales: of rows u and
 // u + 8.
-template <PackedKind kKind>
+template <PackedKind kKind, bool kF32Scales>
 struct QuantNumbers;
 
 template <>
-struct QuantNumbers<PackedKind::kF8> {
+struct QuantNumbers<PackedKind::kF8, false> {
+  using Scale = QuantScale;
   static constexpr int kStepsOfLoad = 2;  // of 16 inputs, in a lane's 16 bytes
   __device__ static uint32_t zero_of(uint32_t /*zero*/) { return 0; }
 
@@ -70,7 +76,8 @@ struct QuantNumbers<PackedKind::kF8> {
 };
 
 template <>
-struct QuantNumbers<PackedKind::kQ4> {
+struct QuantNumbers<PackedKind::kQ4, false> {
+  using Scale = QuantScale;
   static constexpr int kStepsOfLoad = 4;
   // A pair of bf16 that are 128 more. Up to 127: one more is one more in the last place.
   __device__ static uint32_t zero_of(uint32_t zero) { return (0x4300U + zero) * 0x00010001U; }
@@ -79,7 +86,7 @@ struct QuantNumbers<PackedKind::kQ4> {
                                                 int step,
                                                 const QuantScale (&scales)[2],
                                                 uint32_t (&d)[4]) {
-    const uint32_t w = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
+    const uint32_t w = word_of(words, step);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const uint32_t more = (w >> (4 * j) & 0x000f000fU) | 0x43004300U;  // 128 + q
@@ -89,7 +96,8 @@ struct QuantNumbers<PackedKind::kQ4> {
 };
 
 template <>
-struct QuantNumbers<PackedKind::kQ8> {
+struct QuantNumbers<PackedKind::kQ8, false> {
+  using Scale = QuantScale;
   static constexpr int kStepsOfLoad = 2;
   // A float32 that is 2^23 more.
   __device__ static uint32_t zero_of(uint32_t zero) { return 0x4b000000U + zero; }
@@ -111,6 +119,112 @@ struct QuantNumbers<PackedKind::kQ8> {
         d[i * 2 + lower] =
             scales[lower].times(pack_bf16(__fsub_rn(first, zero), __fsub_rn(second, zero)));
       }
+    }
+  }
+};
+
+// Float32 scales and biases. A float32 that is 2^23 more than a number has it in its last bits; what is less than that is
+// exact, and so is its product with the scale.
+//
+// The scale of a row whose numbers are used where their nibbles lie in half a word: row u in nibbles 0 and 2, row u + 8 in 1
+// and 3. There a number is 16^nibble times as large, for which its scale makes up.
+struct NibbleScale {
+  float zero[2];
+  float scale[2];
+  float bias;
+
+  __device__ void set_zero(int row, int32_t number) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      zero[i] = 0x1p23F + static_cast<float>(number << (4 * row + 8 * i));
+    }
+  }
+  __device__ void set_scale(int row, float of_row, float bias_of_row) {
+    scale[0] = row == 0 ? of_row : __fmul_rn(of_row, 0x1p-4F);
+    scale[1] = __fmul_rn(of_row, row == 0 ? 0x1p-8F : 0x1p-12F);
+    bias = bias_of_row;
+  }
+  [[nodiscard]] __device__ float weight(uint32_t number, int i) const {
+    const float value = __fsub_rn(__uint_as_float(number | 0x4b000000U), zero[i]);
+    return __fmaf_rn(value, scale[i], bias);
+  }
+};
+
+template <>
+struct QuantNumbers<PackedKind::kQ4, true> {
+  using Scale = NibbleScale;
+  static constexpr int kStepsOfLoad = 4;
+
+  __device__ __forceinline__ static void decode(const uint4& words,
+                                                int step,
+                                                const Scale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+    const uint32_t w = word_of(words, step);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t mask = 0xfU << (4 * j);
+      const Scale& scale = scales[j % 2];
+      d[j] = pack_bf16(scale.weight(w & mask, j / 2), scale.weight(w >> 16 & mask, j / 2));
+    }
+  }
+};
+
+template <>
+struct QuantNumbers<PackedKind::kQ6, true> {
+  using Scale = NibbleScale;
+  static constexpr int kStepsOfLoad = 4;
+
+  // upper: the lane's upper bits in the tile. step: of the tile.
+  __device__ __forceinline__ static void decode(const uint4& words,
+                                                const uint4& upper,
+                                                int step,
+                                                const Scale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+    const uint32_t w = word_of(words, step % kStepsOfLoad);
+    const uint32_t pair = word_of(upper, step / 2);
+    const uint32_t above = step % 2 == 0 ? pair : __byte_perm(pair, 0, 0x1032);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t mask = 0xfU << (4 * j);
+      const uint32_t two = 0x30U << (4 * j);
+      const Scale& scale = scales[j % 2];
+      d[j] = pack_bf16(scale.weight((w & mask) | (above & two), j / 2),
+                       scale.weight((w >> 16 & mask) | (above >> 2 & two), j / 2));
+    }
+  }
+};
+
+template <>
+struct QuantNumbers<PackedKind::kQ8, true> {
+  static constexpr int kStepsOfLoad = 2;
+  struct Scale {
+    float zero;
+    float scale;
+    float bias;
+
+    __device__ void set_zero(int /*row*/, int32_t number) {
+      zero = 0x1p23F + static_cast<float>(number);
+    }
+    __device__ void set_scale(int /*row*/, float of_row, float bias_of_row) {
+      scale = of_row;
+      bias = bias_of_row;
+    }
+    // selector: takes a byte of the word for __byte_perm.
+    [[nodiscard]] __device__ float weight(uint32_t word, uint32_t selector) const {
+      const float number = __uint_as_float(__byte_perm(word, 0x4b000000U, selector));
+      return __fmaf_rn(__fsub_rn(number, zero), scale, bias);
+    }
+  };
+
+  __device__ __forceinline__ static void decode(const uint4& words,
+                                                int step,
+                                                const Scale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+    const uint32_t w[2] = {step == 0 ? words.x : words.z, step == 0 ? words.y : words.w};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // row u has bytes 1 and 3, row u + 8 bytes 0 and 2
+      d[i * 2] = pack_bf16(scales[0].weight(w[i], 0x7441), scales[0].weight(w[i], 0x7443));
+      d[i * 2 + 1] = pack_bf16(scales[1].weight(w[i], 0x7440), scales[1].weight(w[i], 0x7442));
     }
   }
 };

@@ -17,10 +17,6 @@ namespace {
 constexpr int64_t kRows = kQuantTileRows;
 constexpr int64_t kCols = kQuantTileCols;
 
-int32_t tile_bytes(const PackedWeight& weight) {
-  return quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points);
-}
-
 // Rows by inputs of a tile, zeros behind the ends.
 struct TileNumbers {
   uint8_t at[kRows][kCols];
@@ -49,13 +45,43 @@ void put_nibbles(const TileNumbers& tile, uint8_t* to) {
       const int64_t c = step * 16 + lane % 4 * 2;
       uint32_t word = 0;
       for (int64_t next = 0; next < 2; ++next) {
-        const uint32_t four = tile.at[u][c + next] | tile.at[u + 8][c + next] << 4 |
-                              tile.at[u][c + next + 8] << 8 | tile.at[u + 8][c + next + 8] << 12;
-        word |= four << (16 * next);
+        for (int64_t j = 0; j < 4; ++j) {
+          const uint32_t number = tile.at[u + j % 2 * 8][c + next + j / 2 * 8];
+          word |= (number & 15U) << (16 * next + 4 * j);
+        }
       }
       std::memcpy(to + step / 4 * 512 + lane * 16 + step % 4 * 4, &word, sizeof(word));
     }
   }
+}
+
+// Bits 4 and 5.
+void put_upper_bits(const TileNumbers& tile, uint8_t* to) {
+  for (int64_t lane = 0; lane < 32; ++lane) {
+    const int64_t u = lane / 4;
+    for (int64_t pair = 0; pair < kCols / 32; ++pair) {
+      uint32_t word = 0;
+      for (int64_t at = 0; at < 16; ++at) {  // second 16 inputs, next input, nibble
+        const int64_t j = at % 4;
+        const int64_t next = at / 4 % 2;
+        const int64_t c = pair * 32 + at / 8 * 16 + lane % 4 * 2 + next + j / 2 * 8;
+        const uint32_t upper = tile.at[u + j % 2 * 8][c] >> 4;
+        word |= std::rotl(upper, static_cast<int>(4 + 4 * j + 2 * next + at / 8 * 16));
+      }
+      std::memcpy(to + lane * 16 + pair * 4, &word, sizeof(word));
+    }
+  }
+}
+
+void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
+  if (kind == PackedKind::kQ4 || kind == PackedKind::kQ6) {
+    put_nibbles(tile, to);
+    if (kind == PackedKind::kQ6) {
+      put_upper_bits(tile, to + quant_number_bytes(PackedKind::kQ4));
+    }
+    return;
+  }
+  put_bytes(tile, to);
 }
 
 }  // namespace
@@ -83,12 +109,16 @@ uint16_t quant_weight(float number, float scale) {
   return f32_to_bf16(rounded);
 }
 
+uint16_t quant_weight(float number, float scale, float bias) {
+  return f32_to_bf16(number * scale + bias);
+}
+
 size_t quant_row_bytes(const PackedWeight& weight) {
   if (weight.kind == PackedKind::kF8F8) {
     return static_cast<size_t>(fp8_unit_bytes(weight.k, weight.inputs == F8Inputs::kGroup));
   }
   return static_cast<size_t>(ceil_div<int64_t>(weight.k, kCols)) *
-         static_cast<size_t>(tile_bytes(weight));
+         static_cast<size_t>(quant_tile_bytes(weight));
 }
 
 size_t quant_tiles_bytes(const PackedWeight& weight) {
@@ -105,29 +135,42 @@ void pack_quant_tiles(const PackedWeight& weight,
     pack_fp8_unit(weight, count, rows.numbers, rows.scales, out);
     return;
   }
-  WR_CHECK(weight.group == 32 || weight.group == 64 || weight.group == 128, "{}", weight.group);
+  const bool floats = weight.scales == ScaleForm::kF32;
+  WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias);
+  WR_CHECK(weight.group == 32 || (floats && weight.group == 16) ||
+               (!floats && (weight.group == 64 || weight.group == 128)),
+           "{}",
+           weight.group);
   const int64_t k = weight.k;
   const int64_t groups = ceil_div<int64_t>(k, weight.group);
   const int64_t of_tile = kCols / weight.group;
   auto* to = reinterpret_cast<uint8_t*>(out.data());
-  for (int64_t first = 0; first < k; first += kCols, to += tile_bytes(weight)) {
+  for (int64_t first = 0; first < k; first += kCols, to += quant_tile_bytes(weight)) {
     TileNumbers tile = {};
     const int64_t cols = std::min(kCols, k - first);
     for (int64_t r = 0; r < count; ++r) {
       std::copy_n(rows.numbers + r * k + first, cols, tile.at[r]);
     }
-    weight.kind == PackedKind::kQ4 ? put_nibbles(tile, to) : put_bytes(tile, to);
+    put_numbers(weight.kind, tile, to);
     uint8_t* scales = to + quant_number_bytes(weight.kind);
     uint8_t* zeros = scales + of_tile * kRows * 4;
+    const int64_t scale_bytes = weight.has_bias ? 8 : 4;
     for (int64_t g = 0; g < of_tile; ++g) {
       const int64_t group = first / weight.group + g;
       for (int64_t r = 0; r < kRows; ++r) {
         const bool there = r < count && group < groups;
-        const uint32_t scale =
-            there ? quant_scale_word(weight.kind, rows.scales[r * groups + group]) : 0;
-        std::memcpy(scales + (g * kRows + r) * 4, &scale, sizeof(scale));
+        const int64_t from = r * groups + group;
+        const uint32_t scale = !there   ? 0
+                               : floats ? std::bit_cast<uint32_t>(rows.scales[from])
+                                        : quant_scale_word(weight.kind, rows.scales[from]);
+        uint8_t* at = scales + (g * kRows + r) * scale_bytes;
+        std::memcpy(at, &scale, sizeof(scale));
+        if (weight.has_bias) {
+          const float bias = there ? rows.biases[from] : 0.0F;
+          std::memcpy(at + sizeof(scale), &bias, sizeof(bias));
+        }
         if (weight.has_zero_points) {
-          zeros[g * kRows + r] = there ? rows.zeros[r * groups + group] : 0;
+          zeros[g * kRows + r] = there ? rows.zeros[from] : 0;
         }
       }
     }

@@ -20,41 +20,54 @@
 //           (u, c), byte 3 (u, c + 1), byte 0 (u + 8, c), byte 2 (u + 8, c + 1).
 //   4 bits: one word for 16 inputs. Nibbles 0 to 3 are (u, c), (u + 8, c), (u, c + 8), (u + 8, c + 8); nibbles 4 to 7 the
 //           same one input further.
-// Then come the scales, [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero
-// points, these as bytes, likewise.
+//   6 bits: the lower four bits as above, then the upper two, one word for 32 inputs. Those of nibble j are the word's bits
+//           4 + 4 j and 5 + 4 j; of nibble 4 + j the two bits above these; of the second 16 inputs 16 bits further. Bits wrap
+//           round.
+// Then come the scales in one of two forms:
+//   kF16: [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero points, these as
+//         bytes, likewise.
+//   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6 and kQ8.
 //
-// Kernels take a weight as the bf16 quant_weight: its exact value rounded to bf16, up to one place in the rare cases in which
-// that value is within 2^-8 of a place from the middle between two numbers.
+// Kernels take a weight as the bf16 quant_weight. With kF16 it is the exact value rounded to bf16, up to one place in the
+// rare cases in which that value is within 2^-8 of a place from the middle between two numbers. With kF32 it is the float32
+// scale * number + bias rounded to bf16, always: what rows of bf16 have, which are decoded from GGUF's blocks.
 namespace warprow {
 
 inline constexpr int32_t kQuantTileRows = 16;
 inline constexpr int32_t kQuantTileCols = 128;
 
-// Numbers are e4m3 (kF8; OCP 8-bit floating point, 2023), or a byte (kQ8) or nibble (kQ4) q; w = scale * (q - zero point).
+// Numbers are e4m3 (kF8; OCP 8-bit floating point, 2023), or q, a byte (kQ8), six bits (kQ6) or a nibble (kQ4);
+// w = scale * (q - zero point) (+ bias).
 WR_HD constexpr int32_t quant_number_bytes(PackedKind kind) {
-  return kQuantTileRows * kQuantTileCols / (kind == PackedKind::kQ4 ? 2 : 1);
+  const int32_t bits = kind == PackedKind::kQ4 ? 4 : kind == PackedKind::kQ6 ? 6 : 8;
+  return kQuantTileRows * kQuantTileCols / 8 * bits;
 }
-WR_HD constexpr int32_t quant_tile_bytes(PackedKind kind, int32_t group, bool has_zeros) {
-  return quant_number_bytes(kind) + kQuantTileCols / group * kQuantTileRows * (has_zeros ? 5 : 4);
+constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
+  const int32_t of_group = 4 + (weight.has_zero_points ? 1 : 0) + (weight.has_bias ? 4 : 0);
+  return quant_number_bytes(weight.kind) +
+         kQuantTileCols / weight.group * kQuantTileRows * of_group;
 }
 
-// Magnitudes of scales that tiles can hold end before this.
+// Magnitudes of scales that tiles with kF16 can hold end before this.
 inline constexpr float kQuantScaleLimit = 128.0F;
 // A scale in a tile: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. Scales of e4m3
 // are 2^120 times as large, since kernels read e4m3 numbers as 2^-120 times what they are.
 [[nodiscard]] uint32_t quant_scale_word(PackedKind kind, float scale);
 // number: the e4m3 number, or q less its zero point.
 [[nodiscard]] uint16_t quant_weight(float number, float scale);
+// The same with kF32. The product is exact in float32 (weights/quant_groups.h).
+[[nodiscard]] uint16_t quant_weight(float number, float scale, float bias);
 
 // Bytes of a matrix.
 [[nodiscard]] size_t quant_tiles_bytes(const PackedWeight& weight);
 
-// Rows to be packed: numbers [count, k], scales and zeros [count, ceil(k / group)]. kQ8 and kQ4: q as it is stored, not yet
-// less its zero point. zeros: only with has_zero_points.
+// Rows to be packed: numbers [count, k], scales, zeros and biases [count, ceil(k / group)]. q as it is stored, not yet less
+// its zero point. zeros: only with has_zero_points. biases: only with has_bias.
 struct QuantRows {
   const uint8_t* numbers = nullptr;
   const float* scales = nullptr;
   const uint8_t* zeros = nullptr;
+  const float* biases = nullptr;
 };
 
 // Packs up to 16 rows, which begin a tile, into tiles of all inputs: quant_row_bytes at `out`.

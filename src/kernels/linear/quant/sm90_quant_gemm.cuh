@@ -42,6 +42,7 @@ struct QuantParams {
   int32_t group;
   int32_t zero_point;
   bool has_zeros;
+  bool has_bias;
 };
 
 constexpr int kStageInputs = kQuantTileCols;
@@ -117,11 +118,17 @@ struct Producer {
   }
 };
 
+__device__ __forceinline__ float2 load_shared_floats(uint32_t shared) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared) : "memory");
+  return v;
+}
+
 // A warpgroup's products with 64 rows of w.
-template <PackedKind kKind, int kCols, int kGroups>
+template <PackedKind kKind, bool kF32Scales, int kCols>
 class Multiplier {
  public:
-  using Numbers = QuantNumbers<kKind>;
+  using Numbers = QuantNumbers<kKind, kF32Scales>;
   // For few rows, warps on their own (mma) do not wait for products before they make numbers for the next. Both have the same
   // bits.
   static constexpr bool kByWarps = kCols <= 32;
@@ -132,7 +139,12 @@ class Multiplier {
       : q_(q),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {
-    scales_[0].zero = scales_[1].zero = Numbers::zero_of(q.zero_point);
+    if constexpr (kF32Scales) {
+      scales_[0].set_zero(0, q.zero_point);
+      scales_[1].set_zero(1, q.zero_point);
+    } else {
+      scales_[0].zero = scales_[1].zero = Numbers::zero_of(q.zero_point);
+    }
   }
 
   __device__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
@@ -167,7 +179,13 @@ class Multiplier {
   // f: takes the steps of a group.
   template <typename F>
   __device__ __forceinline__ void by_group(F&& f) const {
-    if (kKind == PackedKind::kF8 || q_.group == 128) {
+    if constexpr (kF32Scales) {
+      if (q_.group == 32) {
+        f.template operator()<2>();
+      } else {
+        f.template operator()<1>();
+      }
+    } else if (kKind == PackedKind::kF8 || q_.group == 128) {
       f.template operator()<8>();
     } else if (q_.group == 64) {
       f.template operator()<4>();
@@ -185,10 +203,29 @@ class Multiplier {
     return x + kCols * 256 + warp_ * q_.tile_bytes;
   }
 
+  // kQ6's upper bits.
+  [[nodiscard]] __device__ __forceinline__ uint4 upper_bits(uint32_t w) const {
+    if constexpr (kKind == PackedKind::kQ6) {
+      return load_shared_four(w + quant_number_bytes(PackedKind::kQ4) + lane_ * 16);
+    }
+    return {};
+  }
+  __device__ __forceinline__ void decode(const uint4& words,
+                                         const uint4& upper,
+                                         int step,
+                                         uint32_t (&d)[4]) const {
+    if constexpr (kKind == PackedKind::kQ6) {
+      Numbers::decode(words, upper, step, scales_, d);
+    } else {
+      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d);
+    }
+  }
+
   // A warp's 16 rows, two steps at a time.
   template <int kGroupSteps>
   __device__ __forceinline__ void multiply_by_warp(uint32_t x, float (&sum)[kCols / 8][4]) {
     const uint32_t w = w_of(x);
+    const uint4 upper = upper_bits(w);
     uint4 words = {};
 #pragma unroll
     for (int step = 0; step < 8; step += 2) {
@@ -199,8 +236,11 @@ class Multiplier {
         words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
       }
       uint32_t d[2][4];
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d[0]);
-      Numbers::decode(words, (step + 1) % Numbers::kStepsOfLoad, scales_, d[1]);
+      decode(words, upper, step, d[0]);
+      if (kGroupSteps == 1) {
+        read_scales(w, step + 1);
+      }
+      decode(words, upper, step + 1, d[1]);
       const uint32_t chunk = static_cast<uint32_t>(step % 4 * 2 + lane_ / 8);  // of 8 inputs, of 64
       const uint32_t row = x + step / 4 * (kCols * 128) + lane_ % 8 * 128;
       const uint32_t at = row + (chunk ^ static_cast<uint32_t>(lane_ % 8)) * 16;
@@ -219,6 +259,7 @@ class Multiplier {
   __device__ __forceinline__ void multiply(uint32_t x, int first, float (&sum)[kCols / 2]) {
     const uint32_t w = w_of(x);
     uint32_t d[kSteps][4];
+    const uint4 upper = upper_bits(w);
     uint4 words = {};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -229,7 +270,7 @@ class Multiplier {
       if (step % Numbers::kStepsOfLoad == 0) {
         words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
       }
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d[i]);
+      decode(words, upper, step, d[i]);
     }
     wgmma_fence();
 #pragma unroll
@@ -244,6 +285,27 @@ class Multiplier {
   }
 
   __device__ __forceinline__ void read_scales(uint32_t w, int group) {
+    if constexpr (kF32Scales) {
+      read_f32_scales(w, group);
+    } else {
+      read_bf16_scales(w, group);
+    }
+  }
+  __device__ __forceinline__ void read_f32_scales(uint32_t w, int group) {
+    const uint32_t all = w + quant_number_bytes(kKind);
+    const int first = group * kQuantTileRows + lane_ / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (q_.has_bias) {
+        const float2 both = load_shared_floats(all + (first + i * 8) * 8);
+        scales_[i].set_scale(i, both.x, both.y);
+      } else {
+        const uint32_t scale = load_shared(all + (first + i * 8) * 4);
+        scales_[i].set_scale(i, __uint_as_float(scale), -0.0F);
+      }
+    }
+  }
+  __device__ __forceinline__ void read_bf16_scales(uint32_t w, int group) {
     const uint32_t at = w + quant_number_bytes(kKind) + group * kQuantTileRows * 4 + lane_ / 4 * 4;
     scales_[0].set_scale(load_shared(at));
     scales_[1].set_scale(load_shared(at + 32));
@@ -259,10 +321,10 @@ class Multiplier {
   const QuantParams& q_;
   int lane_;
   int warp_;
-  QuantScale scales_[2];
+  typename Numbers::Scale scales_[2];
 };
 
-template <PackedKind kKind, int kCols, int kGroups>
+template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
 __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, kCols <= 32 ? 3 : 1)
 sm90_quant_kernel(const __grid_constant__ QuantParams q,
                   const __grid_constant__ CUtensorMap x_map) {
@@ -328,7 +390,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
       find_row_scales<S::kConsumers>(p, at, scales);
     }
     float sum[kCols / 2] = {};
-    Multiplier<kKind, kCols, kGroups>(q).run(at, ring, sum);
+    Multiplier<kKind, kF32Scales, kCols>(q).run(at, ring, sum);
     named_sync(1, S::kConsumers);  // the ring is free: sums reuse its memory
     store_partial_sums<kCols, kGroups>(data, sum);
     if (p.split > 1) {
@@ -361,13 +423,14 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
 
 }  // namespace sm90_quant_detail
 
-template <PackedKind kKind, int kCols, int kGroups>
+template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
 void launch_sm90_quant(Stream& stream,
                        const Sm90GemmArgs& args,
                        const PackedWeight& weight,
                        const Sm90QuantPlan& plan) {
   using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
-  constexpr auto* kKernel = &sm90_quant_detail::sm90_quant_kernel<kKind, kCols, kGroups>;
+  constexpr auto* kKernel =
+      &sm90_quant_detail::sm90_quant_kernel<kKind, kF32Scales, kCols, kGroups>;
   const size_t shared_bytes = sm90_quant_shared_bytes(plan, weight);
   allow_shared_bytes<kKernel>(shared_bytes);
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -385,10 +448,11 @@ void launch_sm90_quant(Stream& stream,
        outputs % 4 == 0 && args.y_stride % 4 == 0 &&
            reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0},
       sm90_quant_stage_bytes(plan, weight),
-      quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points),
+      quant_tile_bytes(weight),
       weight.group,
       weight.zero_point,
-      weight.has_zero_points};
+      weight.has_zero_points,
+      weight.has_bias};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -411,15 +475,15 @@ void launch_sm90_quant(Stream& stream,
   as_cuda(stream).note_launch("sm90_quant_gemm");
 }
 
-template void launch_sm90_quant<WR_KIND, WR_COLS, 1>(Stream& stream,
-                                                     const Sm90GemmArgs& args,
-                                                     const PackedWeight& weight,
-                                                     const Sm90QuantPlan& plan);
+template void launch_sm90_quant<WR_KIND, WR_F32_SCALES, WR_COLS, 1>(Stream& stream,
+                                                                    const Sm90GemmArgs& args,
+                                                                    const PackedWeight& weight,
+                                                                    const Sm90QuantPlan& plan);
 #if WR_COLS == 128
-template void launch_sm90_quant<WR_KIND, WR_COLS, 3>(Stream& stream,
-                                                     const Sm90GemmArgs& args,
-                                                     const PackedWeight& weight,
-                                                     const Sm90QuantPlan& plan);
+template void launch_sm90_quant<WR_KIND, WR_F32_SCALES, WR_COLS, 3>(Stream& stream,
+                                                                    const Sm90GemmArgs& args,
+                                                                    const PackedWeight& weight,
+                                                                    const Sm90QuantPlan& plan);
 #endif
 
 }  // namespace warprow::cuda

@@ -27,7 +27,8 @@ int32_t ring_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
 
 int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k) {
   // Many inputs of a byte each are bound by memory with two parts already, and many rows lose by more.
-  const int32_t most = kind != PackedKind::kQ4 && k > 8192 ? 2 : 4;
+  const bool bytes = kind == PackedKind::kF8 || kind == PackedKind::kQ8;
+  const int32_t most = bytes && k > 8192 ? 2 : 4;
   constexpr int32_t kLeastInputs = 512;  // of a part
   const int32_t tiles = ceil_div(n, 64);
   int32_t parts = 1;
@@ -39,8 +40,7 @@ int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k) {
 }
 
 int32_t sm90_quant_stage_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
-  const int32_t w =
-      plan.groups * 4 * quant_tile_bytes(weight.kind, weight.group, weight.has_zero_points);
+  const int32_t w = plan.groups * 4 * quant_tile_bytes(weight);
   return round_up(plan.cols * 256 + w, kAlign);
 }
 

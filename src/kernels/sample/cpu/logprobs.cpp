@@ -42,13 +42,17 @@ void logprobs_of(const TokenRow& row,
   }
 }
 
-TokenRow row_of_survivors(
-    const TokenRow& row, const Cut& cut, int32_t first, float* values, float* group_max) {
+void mask_others(const TokenRow& row, const Cut& cut, int32_t first, float* values) {
   for (int32_t id = 0; id < row.n; ++id) {
     const float x = row.x[id];
     const bool survives = x > cut.lower || (x == cut.lower && id <= cut.last_id) || id == first;
     values[id] = survives ? x : -std::numeric_limits<float>::infinity();
   }
+}
+
+TokenRow row_of_survivors(
+    const TokenRow& row, const Cut& cut, int32_t first, float* values, float* group_max) {
+  mask_others(row, cut, first, values);
   TokenRow left = row;
   left.x = values;
   left.max = row.loops->scan_row(values, row.n, group_max).max;

@@ -29,6 +29,9 @@ void logprobs_of(const TokenRow& row,
                  int32_t* ids,
                  float* logprobs);
 
+// Copies the values of the tokens that a draw could take, those in `cut` and `first`, with which it begins. -inf for others.
+void mask_others(const TokenRow& row, const Cut& cut, int32_t first, float* values);
+
 // The row as the draw saw it: -inf for tokens outside `cut`, except `first`, with which the draw begins.
 // values [n] and group_max are scratch; the result points to them.
 TokenRow row_of_survivors(

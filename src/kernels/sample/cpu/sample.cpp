@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sample/sample.h"
 
-#include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "kernels/sample/cpu/draw.h"
 #include "kernels/sample/cpu/logprobs.h"
 #include "kernels/sample/cpu/top_k_top_p.h"
+#include "kernels/sample/cpu/verify_draft.h"
 #include "kernels/sample/rules/allowed_ids.h"
 #include "kernels/sample/rules/bad_words.h"
-#include "kernels/sample/rules/gumbel.h"
 #include "kernels/sample/rules/logit_bias.h"
-#include "kernels/sample/rules/min_p.h"
 #include "kernels/sample/rules/min_tokens.h"
 #include "kernels/sample/rules/penalties.h"
 #include "kernels/sample/rules/temperature.h"
@@ -18,132 +17,8 @@
 #include <cmath>
 #include <limits>
 
-namespace warprow {
+namespace warprow::cpu {
 namespace {
-
-constexpr int64_t kAlign = 64;
-
-// One worker's scratch: keys [V] u64, values [V], changed logits [V], group maxima and a copy of them. Token
-// counts share memory with the keys: their last use is before the first key.
-int64_t worker_bytes(int64_t vocab) {
-  const int64_t groups = cpu::num_max_groups(static_cast<int32_t>(vocab));
-  return round_up<int64_t>(vocab * 8, kAlign) + 2 * round_up<int64_t>(vocab * 4, kAlign) +
-         2 * round_up<int64_t>(groups * 4, kAlign);
-}
-
-}  // namespace
-
-size_t cpu::sample_scratch_bytes(int64_t vocab, int32_t num_workers) {
-  return static_cast<size_t>(worker_bytes(vocab) * num_workers + kAlign);
-}
-
-namespace cpu {
-
-double draw_score(const GumbelDraw& d, int32_t token) {
-  return gumbel_score(
-      d.x[token], {d.seed, d.position, static_cast<RandomPurpose>(d.purpose)}, token);
-}
-
-namespace {
-
-struct WorkerScratch {
-  TokenKey* keys;
-  int32_t* counts;
-  float* values;
-  float* changed;
-  float* group_max;
-  float* group_copy;
-};
-
-WorkerScratch cut_scratch(std::byte* scratch, int64_t vocab, int32_t worker) {
-  const auto address = round_up<uintptr_t>(reinterpret_cast<uintptr_t>(scratch), kAlign);
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): rounding an address up
-  auto* p = reinterpret_cast<std::byte*>(address) + worker_bytes(vocab) * worker;
-  const auto take = [&p](int64_t bytes) {
-    std::byte* at = p;
-    p += round_up<int64_t>(bytes, kAlign);
-    return at;
-  };
-  const int64_t groups = num_max_groups(static_cast<int32_t>(vocab));
-  WorkerScratch s{};
-  std::byte* const keys = take(vocab * 8);
-  s.keys = reinterpret_cast<TokenKey*>(keys);
-  s.counts = reinterpret_cast<int32_t*>(keys);
-  s.values = reinterpret_cast<float*>(take(vocab * 4));
-  s.changed = reinterpret_cast<float*>(take(vocab * 4));
-  s.group_max = reinterpret_cast<float*>(take(groups * 4));
-  s.group_copy = reinterpret_cast<float*>(take(groups * 4));
-  return s;
-}
-
-// Divides the row by the temperature, and the group maxima too, since division keeps the order.
-void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& scratch) {
-  const float divisor = effective_temperature(temperature);
-  if (divisor == 1.0F) {
-    return;
-  }
-  row.loops->divide_row(row.x, row.n, divisor, scratch.changed);
-  for (int32_t g = 0; g < num_max_groups(row.n); ++g) {
-    scratch.group_max[g] /= divisor;
-  }
-  row.x = scratch.changed;
-  row.max /= divisor;
-}
-
-// The survivor with the largest score. Survivors are the tokens with keys up to `last`; row.keys[0, count)
-// contains them if count is small.
-int32_t draw_up_to(const TokenRow& row, const GumbelDraw& draw, int32_t count, TokenKey last) {
-  if (count > kShortList) {
-    return row.loops->draw_gumbel(draw);
-  }
-  int32_t best_id = draw.first;
-  double best = draw_score(draw, draw.first);
-  for (int32_t i = 0; i < count; ++i) {
-    const int32_t id = key_id(row.keys[i]);
-    if (row.keys[i] > last) {
-      continue;
-    }
-    const double score = draw_score(draw, id);
-    if (score > best || (score == best && id < best_id)) {
-      best = score;
-      best_id = id;
-    }
-  }
-  return best_id;
-}
-
-// Returns the token. Sets `cut` to the tokens that could have been drawn, besides argmax.
-int32_t draw_token(
-    const TokenRow& row, const SampleParams& params, int32_t argmax, int32_t position, Cut& cut) {
-  float lower = std::numeric_limits<float>::lowest();  // -inf never survives
-  if (params.min_p > 0.0F) {
-    lower = std::max(lower, min_p_threshold(row.max, params.min_p));
-  }
-  GumbelDraw draw{};
-  draw.x = row.x;
-  draw.n = row.n;
-  draw.first = argmax;
-  cut = {lower, std::numeric_limits<int32_t>::max()};
-  draw.seed = params.seed;
-  draw.position = static_cast<uint32_t>(position);
-  draw.purpose = static_cast<uint32_t>(RandomPurpose::kSample);
-  const bool use_top_k = params.top_k > 0 && params.top_k < row.n;
-  const bool use_top_p = params.top_p < 1.0F;
-  if (use_top_k) {
-    const int32_t count = select_top_k(row, params.top_k, lower);
-    const TokenKey last = use_top_p ? last_of_top_p(row, count, params.top_p)
-                                    : *std::max_element(row.keys, row.keys + count);
-    draw.cut = cut = {key_value(last), key_id(last)};
-    return draw_up_to(row, draw, count, last);
-  }
-  if (use_top_p) {
-    const TopPSurvivors survivors = top_p_of_row(row, lower, params.top_p);
-    draw.cut = cut = {key_value(survivors.last), key_id(survivors.last)};
-    return draw_up_to(row, draw, survivors.count, survivors.last);
-  }
-  draw.cut = cut;
-  return row.loops->draw_gumbel(draw);
-}
 
 struct Sample {
   SampleArgs args;
@@ -296,7 +171,9 @@ struct Sample {
     Cut cut{std::numeric_limits<float>::lowest(), std::numeric_limits<int32_t>::max()};
     if (!is_greedy(params.temperature)) {
       apply_temperature(row, params.temperature, scratch);
-      token = draw_token(row, params, likeliest, args.logit_pos(i), cut);
+      const Survivors left = cut_row(row, params);
+      cut = left.cut;
+      token = draw_or_verify(i, row, left, likeliest, scratch);
     }
     args.sampled(i) = token;
     if (wants_raw) {
@@ -310,9 +187,26 @@ struct Sample {
     }
   }
 
+  // The token of a random row: the draft behind the logit, another one in its place, or an ordinary draw.
+  [[nodiscard]] int32_t draw_or_verify(int64_t i,
+                                       const TokenRow& row,
+                                       const Survivors& left,
+                                       int32_t likeliest,
+                                       const WorkerScratch& scratch) const {
+    const uint64_t seed = args.params(args.logit_row(i)).seed;
+    const auto position = static_cast<uint32_t>(args.logit_pos(i));
+    const int32_t place = args.draft_at.empty() ? -1 : args.draft_at(i);
+    const int32_t draft = place < 0 ? -1 : args.drafts.tokens[place];
+    if (draft < 0 || draft >= row.n) {
+      return draw_survivor(row, left, likeliest, {seed, position, RandomPurpose::kSample});
+    }
+    const double total = masses_of(row, left.cut, likeliest, scratch.values);
+    return verify_draft({args.drafts, place, scratch.values, row.n, total, seed, position});
+  }
+
   void operator()(ComputePool& pool) const {
     pool.parallel_for(args.logits.shape[0], 1, [&](int64_t begin, int64_t end, int32_t worker) {
-      const WorkerScratch scratch = cut_scratch(args.scratch.data, args.logits.shape[1], worker);
+      const WorkerScratch scratch = worker_scratch(args.scratch.data, args.logits.shape[1], worker);
       for (int64_t i = begin; i < end; ++i) {
         run_row(i, scratch);
       }
@@ -327,16 +221,8 @@ void sample(Stream& stream, const SampleArgs& args) {
   check_sample_shapes(args);
   WR_CHECK_GE(
       args.scratch.shape[0],
-      static_cast<int64_t>(cpu::sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
-  const SampleLoops loops{WR_ISA_PICK(scan_row),
-                          WR_ISA_PICK(divide_row),
-                          WR_ISA_PICK(exp_row),
-                          WR_ISA_PICK(sum_exp),
-                          WR_ISA_PICK(count_at_least),
-                          WR_ISA_PICK(collect_at_least),
-                          WR_ISA_PICK(draw_gumbel)};
-  as_cpu(stream).launch("sample", Sample{args, loops});
+      static_cast<int64_t>(sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
+  as_cpu(stream).launch("sample", Sample{args, pick_sample_loops()});
 }
 
-}  // namespace cpu
-}  // namespace warprow
+}  // namespace warprow::cpu

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/packed_weight.h"
+#include "weights/tensor_type.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace warprow {
+
+// Lays rows of a GGUF type out anew as quantised tiles with float32 scales (kernels/linear/quant/quant_tiles.h). Nothing is
+// rounded: a weight in a tile is the number, scale and bias of its group (weights/quant_groups.h), so that kernels take
+// every weight as dequantize_row's value rounded to bf16. Groups of 32 may become two of 16, and numbers may take more
+// bits than in the file.
+//
+// Owns: room for decoded rows, which lasts from call to call.
+// Thread: one.
+class GroupTiles {
+ public:
+  // rows: `count` of a tensor, of tiles.k elements each, at src one after the other. tiles: with room for `type`
+  // (group_tiles_form, common_tiles); out: ceil(count / 16) times quant_row_bytes.
+  void pack(TensorType type,
+            const std::byte* src,
+            int64_t count,
+            const PackedWeight& tiles,
+            std::byte* out);
+
+ private:
+  void decode(TensorType type, const std::byte* src, const PackedWeight& tiles, int64_t row);
+
+  std::vector<int8_t> q_;
+  std::vector<float> scale_;
+  std::vector<float> bias_;
+  // Of 16 rows, as QuantRows has them.
+  std::vector<uint8_t> numbers_;
+  std::vector<float> scales_;
+  std::vector<float> biases_;
+};
+
+// The smallest tiles that hold a quantised type, without sizes and data: nibbles, six bits with zero point 32 (of five-bit
+// types and MXFP4 too) or bytes with zero point 128.
+PackedWeight group_tiles_form(TensorType type);
+// Tiles that hold what either of the two holds; both have float32 scales.
+PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b);
+// Every form that these two yield.
+std::vector<PackedWeight> all_group_tiles();
+
+}  // namespace warprow
