@@ -42,7 +42,7 @@ class Layer {
     weights_ = make_view(buffers_.allocate<float>(slots), toks, int64_t{model.num_chosen});
     lists_.num_experts = model.num_experts;
     lists_.num_chosen = model.num_chosen;
-    lists_.mxfp4 = model.kind == PackedKind::kMxfp4;
+    lists_.matrices = model.kind;
     lists_.first = ints(model.num_experts + 1);
     lists_.slots = ints(slots);
     lists_.places = ints(slots);

@@ -102,7 +102,7 @@ ExpertLists Experts::lists(int64_t toks,
                     workspace.tiles == nullptr
                         ? 0
                         : expert_tiles_room(toks, size_.num_chosen, size_.num_experts)),
-          gate_up_.kind == PackedKind::kMxfp4};
+          gate_up_.kind == PackedKind::kBF16 ? down_.kind : gate_up_.kind};
 }
 
 void Experts::route(Stream& stream,

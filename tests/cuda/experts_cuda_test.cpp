@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of experts on CUDA, against sums in double on the host.
 #include "base/dtype.h"
+#include "base/float8.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/fill_mxfp4.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
 #include "kernels/linear/half_norm.h"
+#include "kernels/linear/quant/quant_tiles.h"
 #include "kernels/random/fill_random.h"
 #include "kernels/random/random_e2m1.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -194,7 +197,7 @@ class RouteExpertsCuda : public ExpertsCuda {
     const std::vector<int32_t> slots = ints(lists.slots, toks * k);
     const std::vector<int32_t> places = ints(lists.places, toks * k);
     const std::vector<int32_t> tiles = ints(lists.tiles, lists.tiles.shape[0]);
-    const int32_t width = expert_tile_places(toks, k, sizes.num_experts, false);
+    const int32_t width = expert_tile_places(toks, k, sizes.num_experts, PackedKind::kBF16);
     int32_t place = 0;
     size_t tile = 0;
     for (int32_t e = 0; e < sizes.num_experts; ++e) {
@@ -395,7 +398,8 @@ class ExpertProductsCuda : public ExpertsCuda {
     const int64_t toks = static_cast<int64_t>(x.size()) / sizes.hidden;
     const int64_t slots = toks * sizes.num_chosen;
     ExpertLists lists = lists_for(sizes, toks);
-    lists.mxfp4 = w.gate_up_on_device.kind == PackedKind::kMxfp4;
+    lists.matrices = w.gate_up_on_device.kind == PackedKind::kBF16 ? w.down_on_device.kind
+                                                                   : w.gate_up_on_device.kind;
     if (num_real >= 0) {
       lists.num_rows = upload(std::vector<int32_t>{static_cast<int32_t>(num_real)});
     }
@@ -639,6 +643,79 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
       EXPECT_EQ(as_bf16.activated, as_mxfp4.activated);
       EXPECT_EQ(as_bf16.products, as_mxfp4.products);
       EXPECT_EQ(as_bf16.sums, as_mxfp4.sums);
+      EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
+    }
+    arena().reset();
+  }
+}
+
+// Matrices of FP8 yield what their weights in bf16 (quant_weight) yield, bit for bit.
+TEST_F(ExpertProductsCuda, F8AsBf16) {
+  for (const Sizes& sizes :
+       {Sizes{8, 2, 128, 64}, Sizes{16, 4, 272, 80}, Sizes{32, 8, 2048, 768}, Sizes{4, 2, 80, 16}}) {
+    const auto matrix = [&](int64_t rows, int64_t cols) {
+      PackedWeight plain;
+      plain.n = static_cast<int32_t>(sizes.num_experts * rows);
+      plain.k = static_cast<int32_t>(cols);
+      plain.kind = PackedKind::kBF16;
+      PackedWeight tiled = plain;
+      tiled.kind = PackedKind::kF8;
+      tiled.group = 128;
+      std::uniform_int_distribution<int> byte(0, 255);
+      std::uniform_real_distribution<float> scale(1e-4F, 1e-3F);
+      const int64_t groups = (cols + 127) / 128;
+      std::vector<uint16_t> values;
+      values.reserve(static_cast<size_t>(plain.n) * static_cast<size_t>(cols));
+      std::vector<std::byte> tiles(quant_tiles_bytes(tiled));
+      const size_t of_tile_row = quant_row_bytes(tiled);
+      for (size_t tile = 0; tile * of_tile_row < tiles.size(); ++tile) {
+        std::vector<uint8_t> numbers(static_cast<size_t>(kQuantTileRows * cols));
+        std::vector<float> scales(static_cast<size_t>(kQuantTileRows * groups));
+        std::ranges::generate(scales, [&] { return scale(rng_); });
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          const auto number = static_cast<uint8_t>(byte(rng_));
+          numbers[i] = (number & 0x7fU) == 0x7fU ? 0 : number;  // no NaN
+          const size_t row = i / static_cast<size_t>(cols);
+          const size_t group = i % static_cast<size_t>(cols) / 128;
+          values.push_back(quant_weight(f8_e4m3_to_f32(numbers[i]),
+                                        scales[row * static_cast<size_t>(groups) + group]));
+        }
+        pack_quant_tiles(tiled,
+                         kQuantTileRows,
+                         {.numbers = numbers.data(), .scales = scales.data()},
+                         std::span(tiles).subspan(tile * of_tile_row, of_tile_row));
+      }
+      plain.data = reinterpret_cast<const std::byte*>(upload(values));
+      tiled.data = upload(tiles);
+      return std::pair{plain, tiled};
+    };
+    const auto gate_up = matrix(2 * sizes.inner, sizes.hidden);
+    const auto down = matrix(sizes.hidden, sizes.inner);
+    Weights plain;
+    plain.gate_up_on_device = gate_up.first;
+    plain.down_on_device = down.first;
+    Weights tiled = plain;
+    tiled.gate_up_on_device = gate_up.second;
+    tiled.down_on_device = down.second;
+    Weights mixed = plain;  // one of the products
+    mixed.down_on_device = down.second;
+    const std::vector<std::pair<int64_t, int64_t>> counts = {
+        {1, -1}, {5, -1}, {5, 0}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
+    for (const auto& [toks, num_real] : counts) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
+                   std::to_string(num_real));
+      const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
+      std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      // Some experts have many more rows than others.
+      for (size_t i = 0; i < logits.size(); ++i) {
+        logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
+      }
+      const Run as_bf16 = run(sizes, plain, x, logits, num_real);
+      const Run as_f8 = run(sizes, tiled, x, logits, num_real);
+      EXPECT_EQ(as_bf16.activated, as_f8.activated);
+      EXPECT_EQ(as_bf16.products, as_f8.products);
+      EXPECT_EQ(as_bf16.sums, as_f8.sums);
+      EXPECT_EQ(as_bf16.sums, run(sizes, mixed, x, logits, num_real).sums);
       EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
     }
     arena().reset();

@@ -12,10 +12,26 @@
 namespace warprow::cuda {
 namespace {
 
+// Tiles of 256 places, for which rows of x are laid out by place first.
+template <PackedKind kKind>
+void launch_wide(Stream& stream, const ExpertLinearArgs& args, ExpertGemmArgs gemm) {
+  if (args.x_by_row) {
+    WR_CHECK(args.gathered.shape[0] >= gemm.max_places && args.gathered.shape[1] == gemm.k &&
+                 args.gathered.dtype == DType::kBF16 &&
+                 rows_fit_vec(args.gathered.data, args.gathered.stride, 2),
+             "no room for x by place");
+    gather_places(stream, gemm, args.lists.first.data, args.gathered.data, args.gathered.stride);
+    gemm.x = args.gathered.data;
+    gemm.x_stride = args.gathered.stride;
+    gemm.slots = nullptr;
+  }
+  sm90_wide_expert_gemm<kKind>(stream, gemm, args.epilogue);
+}
+
 template <PackedKind kKind>
 void launch_sm90(Stream& stream,
                  const ExpertLinearArgs& args,
-                 ExpertGemmArgs gemm,
+                 const ExpertGemmArgs& gemm,
                  int32_t tile_places) {
   if constexpr (kKind == PackedKind::kMxfp4) {
     if (tile_places == 32) {
@@ -32,17 +48,11 @@ void launch_sm90(Stream& stream,
   if (tile_places == 128) {
     return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
   }
-  if (args.x_by_row) {
-    WR_CHECK(args.gathered.shape[0] >= gemm.max_places && args.gathered.shape[1] == gemm.k &&
-                 args.gathered.dtype == DType::kBF16 &&
-                 rows_fit_vec(args.gathered.data, args.gathered.stride, 2),
-             "no room for x by place");
-    gather_places(stream, gemm, args.lists.first.data, args.gathered.data, args.gathered.stride);
-    gemm.x = args.gathered.data;
-    gemm.x_stride = args.gathered.stride;
-    gemm.slots = nullptr;
+  if constexpr (kKind == PackedKind::kF8) {
+    WR_CHECK(false, "FP8 and tiles of {} places", tile_places);
+  } else {
+    launch_wide<kKind>(stream, args, gemm);
   }
-  sm90_wide_expert_gemm<kKind>(stream, gemm, args.epilogue);
 }
 
 }  // namespace
@@ -57,7 +67,12 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
   WR_CHECK(!args.gelu || args.gate_limit == 0.0F, "gelu with a limit");
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
-  WR_CHECK(wide || mxfp4 || args.w.kind == PackedKind::kBF16);
+  const bool f8 = args.w.kind == PackedKind::kF8;
+  WR_CHECK(wide || mxfp4 || f8 || args.w.kind == PackedKind::kBF16);
+  WR_CHECK(!f8 || (args.n % (gates ? 32 : 16) == 0 && args.w.group == 128),
+           "FP8: {} rows an expert, groups of {}",
+           args.n,
+           args.w.group);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
            "x {}, y {}",
            dtype_name(args.x.dtype),
@@ -74,9 +89,9 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   if (num_rows == 0) {
     return;
   }
-  WR_CHECK_EQ(lists.mxfp4, mxfp4);
+  WR_CHECK_EQ(lists.matrices == PackedKind::kMxfp4, mxfp4);
   const int32_t width =
-      expert_tile_places(num_rows, lists.num_chosen, lists.num_experts, lists.mxfp4);
+      expert_tile_places(num_rows, lists.num_chosen, lists.num_experts, lists.matrices);
   const ExpertGemmArgs gemm{
       .x = args.x.data,
       .x_stride = args.x.stride,
@@ -99,11 +114,16 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     return plain_expert_gemm<float>(stream, gemm, args.epilogue);
   }
   if (stream.device().facts().compute_capability != 90) {
-    WR_CHECK(!mxfp4, "MXFP4 needs a Hopper GPU");
+    WR_CHECK(!mxfp4 && !f8, "MXFP4 and FP8 need a Hopper GPU");
     return plain_expert_gemm<Bf16>(stream, gemm, args.epilogue);
   }
-  mxfp4 ? launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width)
-        : launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
+  if (mxfp4) {
+    launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width);
+  } else if (f8) {
+    launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
+  } else {
+    launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
+  }
 }
 
 }  // namespace warprow::cuda

@@ -3,6 +3,7 @@
 
 #include "base/math.h"
 #include "device/view.h"
+#include "kernels/linear/packed_weight.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +25,8 @@ struct ExpertLists {
   // CUDA: dev [expert_tiles_room], the work list of products: {tiles, 0, 0, 0}, then for each tile {expert, first place,
   // places, 0}. A tile has at most expert_tile_places places of one expert.
   View<int32_t, 1> tiles = {};
-  bool mxfp4 = false;  // the experts' matrices are; CUDA: tiles have the places that suit them
+  // What the experts' matrices are. CUDA: tiles have the places that suit them.
+  PackedKind matrices = PackedKind::kBF16;
 };
 
 // Places of a tile, by the largest number of rows: a step's tiles should be full, but one tile an expert reads its matrix
@@ -32,12 +34,13 @@ struct ExpertLists {
 constexpr int32_t expert_tile_places(int64_t num_toks,
                                      int32_t num_chosen,
                                      int32_t num_experts,
-                                     bool mxfp4) {
+                                     PackedKind matrices) {
   const int64_t mean = num_toks * num_chosen / num_experts;
-  if (mxfp4) {
+  if (matrices == PackedKind::kMxfp4) {
     return mean <= 12 ? 32 : mean <= 24 ? 64 : mean <= 160 ? 128 : 256;
   }
-  return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 ? 128 : 256;
+  const bool has_wide = matrices != PackedKind::kF8;
+  return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 || !has_wide ? 128 : 256;
 }
 
 // Tiles of a step of up to max_toks rows.

@@ -8,12 +8,14 @@
 #include "kernels/experts/expert_gate.cuh"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/sm90_expert_gemm.h"
+#include "kernels/linear/quant/quant_numbers.cuh"
+#include "kernels/linear/quant/quant_tiles.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime.h>
 
-// What the Hopper GEMMs of experts share: items of the work list, tiles of 64 rows and 64 inputs of an expert's matrix in
+// What the Hopper GEMMs of experts share: items of the work list, tiles of 64 rows and kInputs inputs of an expert's matrix in
 // each of its formats, biases. A gated tile has groups of eight gate rows and their eight up rows.
 namespace warprow::cuda {
 
@@ -69,11 +71,15 @@ struct ExpertW;
 // Rows of bf16, by TMA.
 template <>
 struct ExpertW<PackedKind::kBF16> {
+  static constexpr int kInputs = 64;  // of a tile
   static constexpr int kTileBytes = 64 * 128;
   static constexpr int kPending = 1;  // groups of wgmmas in flight behind the next step's
 
-  // Of `count` tiles from `first` on, those that are loaded: all, as TMA takes any coordinates.
-  __device__ static int num_tiles(int /*n*/, int /*first*/, int count) { return count; }
+  // Of `count` tiles from `first` on, what is loaded: all, as TMA takes any coordinates.
+  template <LinearEpilogue kEpilogue>
+  __device__ static int loaded_bytes(int /*n*/, int /*first*/, int count) {
+    return count * kTileBytes;
+  }
 
   template <LinearEpilogue kEpilogue>
   static CUtensorMap map(const ExpertGemmArgs& args, int groups) {
@@ -111,8 +117,8 @@ struct ExpertW<PackedKind::kBF16> {
     }
   }
 
-  // Begins sum += w * x^T over 64 inputs.
-  template <int kSums>
+  // Begins sum += w * x^T over the tile's inputs. kXBytes: of x of 64 inputs.
+  template <bool kGates, int kXBytes, int kSums>
   __device__ __forceinline__ static void multiply(float (&sum)[kSums],
                                                   uint32_t w,
                                                   uint32_t x,
@@ -170,6 +176,7 @@ class Mxfp4Numbers {
 // Tiles of MXFP4 (mxfp4_tiles.h), dequantised into registers.
 template <>
 struct ExpertW<PackedKind::kMxfp4> {
+  static constexpr int kInputs = kMxfp4TileCols;
   static constexpr int kTileBytes = kMxfp4TileBytes;
   // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile, so each step ends before
   // the next one dequantises. Other warpgroups keep the tensor cores busy.
@@ -177,6 +184,10 @@ struct ExpertW<PackedKind::kMxfp4> {
 
   __device__ static int num_tiles(int n, int first, int count) {
     return max(0, min(count, (n + 63) / 64 - first));
+  }
+  template <LinearEpilogue kEpilogue>
+  __device__ static int loaded_bytes(int n, int first, int count) {
+    return num_tiles(n, first, count) * kTileBytes;
   }
 
   template <LinearEpilogue kEpilogue>
@@ -205,7 +216,7 @@ struct ExpertW<PackedKind::kMxfp4> {
     }
   }
 
-  template <int kSums>
+  template <bool kGates, int kXBytes, int kSums>
   __device__ __forceinline__ static void multiply(float (&sum)[kSums],
                                                   uint32_t w,
                                                   uint32_t x,
@@ -222,6 +233,127 @@ struct ExpertW<PackedKind::kMxfp4> {
       wgmma(sum, d[i], wgmma_operand(x + i * 32, 1024, 16));
     }
     wgmma_commit();
+  }
+};
+
+// A lane's two rows in tiles of FP8 (quant_tiles.h), those of registers 0 and 2, and of 1 and 3, of wgmma's operand A. kGates:
+// a gate row and its up row, row lane / 4 of their tiles, or, with `below`, the one 8 below. Else both rows of one tile.
+template <bool kGates>
+class F8Rows {
+ public:
+  // first, second: tiles in shared memory; second: the up rows'.
+  __device__ __forceinline__ F8Rows(uint32_t first, uint32_t second, bool below, int lane)
+      : tiles_{first + lane * 16, second + lane * 16},
+        shifts_{kGates && below ? 8 : 0, !kGates || below ? 8 : 0} {
+    constexpr uint32_t kScales = quant_number_bytes(PackedKind::kF8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t tile = i == 0 || !kGates ? first : second;
+      scales_[i].set_scale(load_shared(tile + kScales + (lane / 4 + shifts_[i]) * 4));
+    }
+  }
+
+  // Inputs 32 i to 32 i + 31 as quant_weight: two operands of 16 inputs.
+  __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[2][4]) const {
+    const uint4 first = load_shared_four(tiles_[0] + i * 512);
+    const uint4 second = kGates ? load_shared_four(tiles_[1] + i * 512) : first;
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t word = word_of(j % 2 == 0 ? first : second, step * 2 + j / 2);
+        d[step][j] = scales_[j % 2].times(
+            QuantNumbers<PackedKind::kF8, false>::pair(word << shifts_[j % 2]));
+      }
+    }
+  }
+
+ private:
+  uint32_t tiles_[2];
+  int shifts_[2];  // of a row's numbers to the upper bytes of their halves; rows below the first eight are 8 places further
+  QuantScale scales_[2];
+};
+
+// Tiles of FP8, four of 16 rows each, dequantised into registers. A gated tile has two of gate rows and two of their up rows.
+template <>
+struct ExpertW<PackedKind::kF8> {
+  static constexpr int kInputs = kQuantTileCols;
+  static constexpr int kPartBytes = quant_number_bytes(PackedKind::kF8) + kQuantTileRows * 4;
+  static constexpr int kTileBytes = 4 * kPartBytes;
+  static constexpr int kPending = 0;  // as MXFP4
+
+  // Part `part` of 64 rows: which 16 rows of an expert's matrix. -1: behind its end.
+  template <LinearEpilogue kEpilogue>
+  __device__ static int rows_of(int n, int tile, int part) {
+    if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+      const int half = n / (2 * kQuantTileRows);
+      const int at = tile * 2 + part % 2;
+      return at < half ? part / 2 * half + at : -1;
+    } else {
+      const int at = tile * 4 + part;
+      return at < n / kQuantTileRows ? at : -1;
+    }
+  }
+  template <LinearEpilogue kEpilogue>
+  __device__ static int loaded_bytes(int n, int first, int count) {
+    constexpr int kOfTile = kEpilogue == LinearEpilogue::kSwiGlu ? 2 : 4;  // where one ends, its pair does
+    const int rows = kEpilogue == LinearEpilogue::kSwiGlu ? n / 2 : n;
+    const int parts = max(0, min(count * kOfTile, rows / kQuantTileRows - first * kOfTile));
+    return parts * (4 / kOfTile) * kPartBytes;
+  }
+
+  template <LinearEpilogue kEpilogue>
+  static CUtensorMap map(const ExpertGemmArgs& /*args*/, int /*groups*/) {
+    return {};
+  }
+
+  template <LinearEpilogue kEpilogue, int kGroups>
+  __device__ static void load(const ExpertGemmArgs& a,
+                              const CUtensorMap& /*map*/,
+                              uint32_t to,
+                              uint32_t barrier,
+                              int expert,
+                              int tile,
+                              int step,
+                              uint64_t policy) {
+    const int steps = (a.k + kInputs - 1) / kInputs;
+    const int64_t first = int64_t{expert} * (a.n / kQuantTileRows);
+#pragma unroll
+    for (int i = 0; i < kGroups * 4; ++i) {
+      const int rows = rows_of<kEpilogue>(a.n, tile + i / 4, i % 4);
+      if (rows >= 0) {
+        bulk_load(to + i * kPartBytes,
+                  static_cast<const std::byte*>(a.w) + ((first + rows) * steps + step) * kPartBytes,
+                  kPartBytes,
+                  barrier,
+                  policy);
+      }
+    }
+  }
+
+  template <bool kGates, int kXBytes, int kSums>
+  __device__ __forceinline__ static void multiply(float (&sum)[kSums],
+                                                  uint32_t w,
+                                                  uint32_t x,
+                                                  int thread) {
+    const int warp = thread / 32;
+    const uint32_t first = w + (kGates ? warp / 2 : warp) * kPartBytes;
+    const F8Rows<kGates> rows(first, first + 2 * kPartBytes, warp % 2 == 1, thread % 32);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // 64 inputs
+      uint32_t d[2][2][4];
+      rows.dequantise(half * 2, d[0]);
+      rows.dequantise(half * 2 + 1, d[1]);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wgmma(sum, d[i / 2][i % 2], wgmma_operand(x + half * kXBytes + i * 32, 1024, 16));
+      }
+      wgmma_commit();
+      if (half == 0) {
+        wgmma_wait<0>();
+      }
+    }
   }
 };
 

@@ -34,17 +34,22 @@ namespace sm90_expert_detail {
 
 template <PackedKind kKind, int kCols>
 struct Sizes {
-  // Dequantising keeps more warps busy than multiplying: many groups, which get the registers that others leave.
-  static constexpr bool kHasManyGroups = kKind == PackedKind::kMxfp4;
-  static constexpr int kGroups = kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;  // consumer warpgroups
-  static constexpr int kCtas = kCols == 8 ? 2 : 1;                           // an SM
+  // Dequantising keeps more warps busy than multiplying: of few places more CTAs, else many groups, which get the registers that
+  // others leave.
+  static constexpr bool kDequantises = kKind != PackedKind::kBF16;
+  static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
+  static constexpr int kGroups = kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;                // consumer warpgroups
+  static constexpr int kCtas = kDequantises && kCols <= 32 ? 3 : kCols == 8 ? 2 : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kGatherers = kCols == 8 ? 64 : kHasManyGroups ? 96 : 128;
+  static constexpr int kGatherers = kCols == 8 || kCtas == 3 ? 64 : kHasManyGroups ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  // Of 16 bytes, of a stage, by a gatherer; some have one less.
+  static constexpr int kInputs = ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
+  static constexpr int kBlocks = kInputs / 64;
+  // Of 16 bytes, of a block, by a gatherer; some have one less.
   static constexpr int kPieces = (kCols * 8 + kGatherers - 1) / kGatherers;
   static constexpr int kRows = kGroups * 64;  // of w
-  static constexpr int kXBytes = kCols * 128;
+  static constexpr int kXBlockBytes = kCols * 128;
+  static constexpr int kXBytes = kBlocks * kXBlockBytes;
   static constexpr int kTileBytes = ExpertW<kKind>::kTileBytes;
   static constexpr int kStageBytes = (kXBytes + kGroups * kTileBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = std::min(216 * 1024 / kCtas / kStageBytes, 24);
@@ -56,6 +61,7 @@ struct Sizes {
 struct Params {
   ExpertGemmArgs a;
   int32_t row_tiles;  // of an expert's matrix
+  int32_t steps;      // stages of an item
 };
 
 // One thread: loads w.
@@ -67,15 +73,14 @@ __device__ void load_w(const Params& p,
   using W = ExpertW<kKind>;
   const uint64_t policy = kCols == 128 ? read_again() : read_once();
   const int items = expert_items(p.a, p.row_tiles);
-  const int steps = (p.a.k + 63) / 64;
   for (int index = static_cast<int>(blockIdx.x); index < items;
        index += static_cast<int>(gridDim.x)) {
     const ExpertItem item(p.a, p.row_tiles, index);
     const int tile = item.row_tile * S::kGroups;
-    const int tiles = W::num_tiles(p.a.n, tile, S::kGroups);
-    for (int step = 0; step < steps; ++step, ring.next()) {
+    const int bytes = W::template loaded_bytes<kEpilogue>(p.a.n, tile, S::kGroups);
+    for (int step = 0; step < p.steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), tiles * W::kTileBytes);
+      barrier_arrive_expecting(ring.full(), bytes);
       const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kXBytes;
       W::template load<kEpilogue, S::kGroups>(
           p.a, map, to, ring.full(), item.expert, tile, step, policy);
@@ -88,7 +93,6 @@ template <PackedKind kKind, int kCols>
 __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring ring, int thread) {
   using S = Sizes<kKind, kCols>;
   const int items = expert_items(p.a, p.row_tiles);
-  const int steps = (p.a.k + 63) / 64;
   const int piece = thread % 8;
   typename S::Ring arrived = ring;
   int in_flight = 0;
@@ -117,20 +121,24 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
         rows[i] = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride + piece * 8;
       }
     }
-    for (int step = 0; step < steps; ++step, ring.next()) {
+    for (int step = 0; step < p.steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
-      const bool inside = step * 64 + piece * 8 < p.a.k;
 #pragma unroll
-      for (int i = 0; i < S::kPieces; ++i) {
-        const int at = thread / 8 + i * (S::kGatherers / 8);
-        const bool valid = inside && rows[i] != nullptr;
-        if (S::kPieces * S::kGatherers > kCols * 8 && at >= kCols) {
-          continue;
+      for (int block = 0; block < S::kBlocks; ++block) {
+        const int input = step * S::kInputs + block * 64;
+        const bool inside = input + piece * 8 < p.a.k;
+#pragma unroll
+        for (int i = 0; i < S::kPieces; ++i) {
+          const int at = thread / 8 + i * (S::kGatherers / 8);
+          const bool valid = inside && rows[i] != nullptr;
+          if (S::kPieces * S::kGatherers > kCols * 8 && at >= kCols) {
+            continue;
+          }
+          copy16_async(stage + block * S::kXBlockBytes + at * 128 + (piece ^ at % 8) * 16,
+                       valid ? rows[i] + input : static_cast<const Bf16*>(p.a.x),
+                       valid);
         }
-        copy16_async(stage + at * 128 + (piece ^ at % 8) * 16,
-                     valid ? rows[i] + step * 64 : static_cast<const Bf16*>(p.a.x),
-                     valid);
       }
       copy_commit();
       if (++in_flight > S::kLag) {
@@ -147,7 +155,7 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
 }
 
 // The chain of an item by wgmma: 64 rows of w, up to kPlaces places.
-template <PackedKind kKind, int kCols, int kPlaces>
+template <PackedKind kKind, bool kGates, int kCols, int kPlaces>
 __device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring& ring,
                                              int steps,
                                              float (&sum)[kPlaces / 2]) {
@@ -160,7 +168,8 @@ __device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring&
   for (int step = 0; step < steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.phase);
     const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-    W::multiply(sum, x + S::kXBytes + group * S::kTileBytes, x, thread);
+    W::template multiply<kGates, S::kXBlockBytes>(
+        sum, x + S::kXBytes + group * S::kTileBytes, x, thread);
     wgmma_wait<W::kPending>();
     if (thread == 0 && (W::kPending == 0 || step > 0)) {
       barrier_arrive(W::kPending == 0 ? ring.empty() : used);
@@ -183,13 +192,12 @@ __device__ __forceinline__ void multiply(const Params& p,
                                          const ExpertItem& item) {
   using S = Sizes<kKind, kCols>;
   constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
-  const int steps = (p.a.k + 63) / 64;
   float sum[kPlaces / 2];
 #pragma unroll
   for (float& v : sum) {
     v = 0.0F;
   }
-  sum_by_group<kKind, kCols, kPlaces>(ring, steps, sum);
+  sum_by_group<kKind, kGates, kCols, kPlaces>(ring, p.steps, sum);
   // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
   // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -307,7 +315,7 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
   using S = Sizes<kKind, kCols>;
   constexpr auto* kKernel = &sm90_expert_kernel<kKind, kEpilogue, kCols>;
   allow_shared_bytes<kKernel>(S::kSharedBytes);
-  const Params params{args, ceil_div(args.n, S::kRows)};
+  const Params params{args, ceil_div(args.n, S::kRows), ceil_div(args.k, S::kInputs)};
   LaunchShape shape;
   const int32_t ctas = S::kCtas * stream.device().facts().num_sms;
   shape.grid = dim3(

@@ -27,8 +27,8 @@ struct ExpertGemmArgs {
   int32_t k;
 };
 
-// Hopper; kKind is kBF16, or with 128 kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each instance
-// (cmake/stubs.cmake).
+// Hopper; kKind is kBF16 or kF8, or with 128 kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each
+// instance (cmake/stubs.cmake).
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 

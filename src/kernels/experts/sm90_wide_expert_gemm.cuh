@@ -77,11 +77,11 @@ __device__ void load(const Params& p,
        index += static_cast<int>(gridDim.x) / kCluster) {
     const ExpertItem item(p.a, p.row_tiles, index);
     const int first_tile = (item.row_tile * kCluster + rank) * kGroups;
-    const int tiles = W::num_tiles(p.a.n, first_tile, kGroups);
+    const int w_bytes = W::template loaded_bytes<kEpilogue>(p.a.n, first_tile, kGroups);
     const int boxes = product_places(item.num_places) / kBoxPlaces;
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), boxes * kBoxBytes + tiles * W::kTileBytes);
+      barrier_arrive_expecting(ring.full(), boxes * kBoxBytes + w_bytes);
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
       for (int box = rank; box < boxes; box += kCluster) {
         tma_load_2d_to_cluster(stage + box * kBoxBytes,
@@ -162,7 +162,8 @@ class Consumer {
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.full(), ring.phase);
       const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-      W::multiply(sum, x + kXBytes + group_ * W::kTileBytes, x, thread_);
+      W::template multiply<kEpilogue == LinearEpilogue::kSwiGlu, kXBytes>(
+          sum, x + kXBytes + group_ * W::kTileBytes, x, thread_);
       wgmma_wait<W::kPending>();
       if constexpr (W::kPending == 0) {
         release(ring.empty());
