@@ -89,8 +89,7 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   }
   const bool packed = config.number.has_value() && !config.ignores(spec.name);
   const QuantNumber number = packed ? *config.number : QuantNumber::kF8;
-  if (!rounds || (!packed && !quantisation_.to_fp8) ||
-      (spec.of_experts && number != QuantNumber::kF8)) {
+  if (!rounds || (!packed && !quantisation_.to_fp8)) {
     return nullptr;
   }
   const uint64_t seed = seed_of(spec.name);
@@ -124,13 +123,12 @@ const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) con
   }
   const ShardAlignment alignment{1, matrix->second->form().col_unit};
   const Part part = part_of(spec, alignment);
-  const std::string key =
-      fmt::format("{} {} {} {} {}",
-                  spec.name,
-                  part.rows.count,
-                  part.cols.count,
-                  spec.of_linear,
-                  spec.of_experts);
+  const std::string key = fmt::format("{} {} {} {} {}",
+                                      spec.name,
+                                      part.rows.count,
+                                      part.cols.count,
+                                      spec.of_linear,
+                                      spec.of_experts);
   const auto [format, made] = quant_formats_.try_emplace(key);
   if (made) {
     format->second = std::make_unique<WeightFormat>(quant_format(*matrix->second,

@@ -211,11 +211,8 @@ WeightFormat quant_format(const QuantMatrix& matrix,
     format.cpu.product.inputs = form.inputs;
     format.cpu.product.input_scale = form.input_scale;
   }
-  // Groups of FP8 numbers are always of 128 inputs.
-  const bool has_kernels =
-      spec.of_linear || (spec.of_experts && form.number == QuantNumber::kF8 && form.group == 128);
-  const bool tiles = has_kernels && device.compute_capability == 90 && form.group >= 32 &&
-                     rows % kQuantTileRows == 0 && cols % 8 == 0;
+  const bool tiles = (spec.of_linear || spec.of_experts) && device.compute_capability == 90 &&
+                     form.group >= 32 && rows % kQuantTileRows == 0 && cols % 8 == 0;
   format.cuda =
       tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form, rounds_inputs)} : bf16_rows_form();
   format.cuda_f32 = {Repack::kF32Rows, plain(PackedKind::kF32)};

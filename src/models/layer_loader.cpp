@@ -161,8 +161,8 @@ Join LayerLoader::join(const std::string& weight,
 
 ExpertTensors LayerLoader::expert_tensors() const {
   ExpertTensors tensors = plain_expert_tensors();
-  const bool whole_tiles = mine_.ffn.intermediate_size % kQuantTileRows == 0 &&
-                           spec_.hidden_size % kQuantTileRows == 0;
+  const bool whole_tiles =
+      mine_.ffn.intermediate_size % kQuantTileRows == 0 && spec_.hidden_size % kQuantTileRows == 0;
   for (std::vector<TensorSpec>* specs : {&tensors.gate_up, &tensors.down}) {
     for (TensorSpec& spec : *specs) {
       spec.of_experts = whole_tiles;

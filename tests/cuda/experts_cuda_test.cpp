@@ -649,48 +649,74 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
   }
 }
 
-// Matrices of FP8 yield what their weights in bf16 (quant_weight) yield, bit for bit.
-TEST_F(ExpertProductsCuda, F8AsBf16) {
-  for (const Sizes& sizes :
-       {Sizes{8, 2, 128, 64}, Sizes{16, 4, 272, 80}, Sizes{32, 8, 2048, 768}, Sizes{4, 2, 80, 16}}) {
-    const auto matrix = [&](int64_t rows, int64_t cols) {
-      PackedWeight plain;
-      plain.n = static_cast<int32_t>(sizes.num_experts * rows);
-      plain.k = static_cast<int32_t>(cols);
-      plain.kind = PackedKind::kBF16;
-      PackedWeight tiled = plain;
-      tiled.kind = PackedKind::kF8;
-      tiled.group = 128;
-      std::uniform_int_distribution<int> byte(0, 255);
-      std::uniform_real_distribution<float> scale(1e-4F, 1e-3F);
-      const int64_t groups = (cols + 127) / 128;
-      std::vector<uint16_t> values;
-      values.reserve(static_cast<size_t>(plain.n) * static_cast<size_t>(cols));
-      std::vector<std::byte> tiles(quant_tiles_bytes(tiled));
-      const size_t of_tile_row = quant_row_bytes(tiled);
-      for (size_t tile = 0; tile * of_tile_row < tiles.size(); ++tile) {
-        std::vector<uint8_t> numbers(static_cast<size_t>(kQuantTileRows * cols));
-        std::vector<float> scales(static_cast<size_t>(kQuantTileRows * groups));
-        std::ranges::generate(scales, [&] { return scale(rng_); });
-        for (size_t i = 0; i < numbers.size(); ++i) {
-          const auto number = static_cast<uint8_t>(byte(rng_));
-          numbers[i] = (number & 0x7fU) == 0x7fU ? 0 : number;  // no NaN
-          const size_t row = i / static_cast<size_t>(cols);
-          const size_t group = i % static_cast<size_t>(cols) / 128;
-          values.push_back(quant_weight(f8_e4m3_to_f32(numbers[i]),
-                                        scales[row * static_cast<size_t>(groups) + group]));
-        }
-        pack_quant_tiles(tiled,
-                         kQuantTileRows,
-                         {.numbers = numbers.data(), .scales = scales.data()},
-                         std::span(tiles).subspan(tile * of_tile_row, of_tile_row));
+// Matrices in tiles of linear operations yield what their weights in bf16 (quant_weight) yield, bit for bit.
+TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
+  struct Case {
+    Sizes sizes;
+    PackedKind kind;
+    int32_t group = 128;
+    bool zeros = false;
+  };
+  const auto matrix = [&](const Case& c, int64_t rows, int64_t cols) {
+    PackedWeight plain;
+    plain.n = static_cast<int32_t>(c.sizes.num_experts * rows);
+    plain.k = static_cast<int32_t>(cols);
+    plain.kind = PackedKind::kBF16;
+    PackedWeight tiled = plain;
+    tiled.kind = c.kind;
+    tiled.group = c.group;
+    tiled.has_zero_points = c.zeros;
+    tiled.zero_point = c.kind == PackedKind::kQ4 ? 8 : c.kind == PackedKind::kQ8 ? 128 : 0;
+    std::uniform_int_distribution<int> number(0, c.kind == PackedKind::kQ4 ? 15 : 255);
+    const float most = c.kind == PackedKind::kQ4 ? 2e-2F : 1e-3F;
+    std::uniform_real_distribution<float> scale(most / 10, most);
+    const auto groups = static_cast<size_t>((cols + c.group - 1) / c.group);
+    std::vector<uint16_t> values;
+    values.reserve(static_cast<size_t>(plain.n) * static_cast<size_t>(cols));
+    std::vector<std::byte> tiles(quant_tiles_bytes(tiled));
+    const size_t of_tile_row = quant_row_bytes(tiled);
+    for (size_t tile = 0; tile * of_tile_row < tiles.size(); ++tile) {
+      std::vector<uint8_t> numbers(static_cast<size_t>(kQuantTileRows * cols));
+      std::vector<float> scales(kQuantTileRows * groups);
+      std::vector<uint8_t> zeros(kQuantTileRows * groups, static_cast<uint8_t>(tiled.zero_point));
+      std::ranges::generate(scales, [&] { return scale(rng_); });
+      if (c.zeros) {
+        std::ranges::generate(zeros, [&] { return static_cast<uint8_t>(number(rng_)); });
       }
-      plain.data = reinterpret_cast<const std::byte*>(upload(values));
-      tiled.data = upload(tiles);
-      return std::pair{plain, tiled};
-    };
-    const auto gate_up = matrix(2 * sizes.inner, sizes.hidden);
-    const auto down = matrix(sizes.hidden, sizes.inner);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        numbers[i] = static_cast<uint8_t>(number(rng_));
+        const size_t row = i / static_cast<size_t>(cols);
+        const size_t at =
+            row * groups + i % static_cast<size_t>(cols) / static_cast<size_t>(c.group);
+        float value = static_cast<float>(numbers[i]) - static_cast<float>(zeros[at]);
+        if (c.kind == PackedKind::kF8) {
+          numbers[i] = (numbers[i] & 0x7fU) == 0x7fU ? 0 : numbers[i];  // no NaN
+          value = f8_e4m3_to_f32(numbers[i]);
+        }
+        values.push_back(quant_weight(value, scales[at]));
+      }
+      pack_quant_tiles(tiled,
+                       kQuantTileRows,
+                       {.numbers = numbers.data(), .scales = scales.data(), .zeros = zeros.data()},
+                       std::span(tiles).subspan(tile * of_tile_row, of_tile_row));
+    }
+    plain.data = reinterpret_cast<const std::byte*>(upload(values));
+    tiled.data = upload(tiles);
+    return std::pair{plain, tiled};
+  };
+  for (const Case& c : {Case{{8, 2, 128, 64}, PackedKind::kF8},
+                        Case{{16, 4, 272, 80}, PackedKind::kF8},
+                        Case{{32, 8, 2048, 768}, PackedKind::kF8},
+                        Case{{4, 2, 80, 16}, PackedKind::kF8},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 128},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, true},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 128},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, true},
+                        Case{{32, 8, 1024, 320}, PackedKind::kQ4, 64, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32}}) {
+    const Sizes& sizes = c.sizes;
+    const auto gate_up = matrix(c, 2 * sizes.inner, sizes.hidden);
+    const auto down = matrix(c, sizes.hidden, sizes.inner);
     Weights plain;
     plain.gate_up_on_device = gate_up.first;
     plain.down_on_device = down.first;
@@ -702,8 +728,9 @@ TEST_F(ExpertProductsCuda, F8AsBf16) {
     const std::vector<std::pair<int64_t, int64_t>> counts = {
         {1, -1}, {5, -1}, {5, 0}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
     for (const auto& [toks, num_real] : counts) {
-      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
-                   std::to_string(num_real));
+      SCOPED_TRACE(std::to_string(static_cast<int>(c.kind)) + " in groups of " +
+                   std::to_string(c.group) + ", " + std::to_string(sizes.num_experts) +
+                   " experts, " + std::to_string(toks) + ", " + std::to_string(num_real));
       const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
       std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
       // Some experts have many more rows than others.
@@ -711,10 +738,10 @@ TEST_F(ExpertProductsCuda, F8AsBf16) {
         logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
       }
       const Run as_bf16 = run(sizes, plain, x, logits, num_real);
-      const Run as_f8 = run(sizes, tiled, x, logits, num_real);
-      EXPECT_EQ(as_bf16.activated, as_f8.activated);
-      EXPECT_EQ(as_bf16.products, as_f8.products);
-      EXPECT_EQ(as_bf16.sums, as_f8.sums);
+      const Run in_tiles = run(sizes, tiled, x, logits, num_real);
+      EXPECT_EQ(as_bf16.activated, in_tiles.activated);
+      EXPECT_EQ(as_bf16.products, in_tiles.products);
+      EXPECT_EQ(as_bf16.sums, in_tiles.sums);
       EXPECT_EQ(as_bf16.sums, run(sizes, mixed, x, logits, num_real).sums);
       EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
     }

@@ -283,7 +283,7 @@ TEST_F(ParameterLoaderOnGpu, BeforeHopperTheyAreRowsOfBf16) {
   EXPECT_EQ(loader.matrix(linear("Q4_K")).kind, PackedKind::kBF16);
 }
 
-TEST_F(ParameterLoaderOnGpu, ExpertsTakeTilesOfFp8AndNoOthers) {
+TEST_F(ParameterLoaderOnGpu, ExpertsTakeTilesToo) {
   TensorSpec experts{"BF16", kRows, kCols};
   experts.of_experts = true;
   const auto load = [&](TensorSpec spec, DType rows = DType::kBF16) {

@@ -6,6 +6,7 @@
 #include "kernels/experts/expert_gate.cuh"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/sm90_expert_gemm.h"
+#include "kernels/linear/quant/quant_tiles.h"
 
 #include <algorithm>
 
@@ -34,22 +35,21 @@ void launch_sm90(Stream& stream,
                  const ExpertGemmArgs& gemm,
                  int32_t tile_places) {
   if constexpr (kKind == PackedKind::kMxfp4) {
-    if (tile_places == 32) {
-      return sm90_mxfp4_gemm<32>(stream, gemm, args.epilogue);
+    if (gemm.max_places == args.lists.num_chosen) {  // of one row
+      return sm90_mxfp4_row_gemm(stream, gemm, args.epilogue);
     }
-    if (tile_places == 64) {
-      return sm90_mxfp4_gemm<64>(stream, gemm, args.epilogue);
-    }
-  } else if (tile_places == 8) {
+  }
+  if (tile_places == 8) {
     return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
-  } else if (tile_places == 32) {
+  }
+  if (tile_places == 32) {
     return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
   }
   if (tile_places == 128) {
     return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
   }
-  if constexpr (kKind == PackedKind::kF8) {
-    WR_CHECK(false, "FP8 and tiles of {} places", tile_places);
+  if constexpr (has_quant_tiles(kKind)) {
+    WR_CHECK(false, "quantised experts and tiles of {} places", tile_places);
   } else {
     launch_wide<kKind>(stream, args, gemm);
   }
@@ -67,12 +67,14 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
   WR_CHECK(!args.gelu || args.gate_limit == 0.0F, "gelu with a limit");
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
-  const bool f8 = args.w.kind == PackedKind::kF8;
-  WR_CHECK(wide || mxfp4 || f8 || args.w.kind == PackedKind::kBF16);
-  WR_CHECK(!f8 || (args.n % (gates ? 32 : 16) == 0 && args.w.group == 128),
-           "FP8: {} rows an expert, groups of {}",
-           args.n,
-           args.w.group);
+  const bool tiles = has_quant_tiles(args.w.kind);
+  WR_CHECK(wide || mxfp4 || tiles || args.w.kind == PackedKind::kBF16);
+  WR_CHECK(
+      !tiles || (args.n % (gates ? 32 : 16) == 0 && args.w.scales == ScaleForm::kF16 &&
+                 (args.w.group == 128 || (args.w.kind != PackedKind::kF8 && args.w.group >= 32))),
+      "tiles of {} rows an expert, groups of {}",
+      args.n,
+      args.w.group);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
            "x {}, y {}",
            dtype_name(args.x.dtype),
@@ -109,20 +111,29 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .num_experts = lists.num_experts,
       .n = args.n,
       .k = args.w.k,
+      .tile_bytes = tiles ? quant_tile_bytes(args.w) : 0,
+      .group = args.w.group,
+      .zero_point = args.w.zero_point,
+      .has_zero_points = args.w.has_zero_points,
   };
   if (wide) {
     return plain_expert_gemm<float>(stream, gemm, args.epilogue);
   }
   if (stream.device().facts().compute_capability != 90) {
-    WR_CHECK(!mxfp4 && !f8, "MXFP4 and FP8 need a Hopper GPU");
+    WR_CHECK(!mxfp4 && !tiles, "quantised experts need a Hopper GPU");
     return plain_expert_gemm<Bf16>(stream, gemm, args.epilogue);
   }
-  if (mxfp4) {
-    launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width);
-  } else if (f8) {
-    launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
-  } else {
-    launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
+  switch (args.w.kind) {
+    case PackedKind::kMxfp4:
+      return launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width);
+    case PackedKind::kF8:
+      return launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
+    case PackedKind::kQ8:
+      return launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);
+    case PackedKind::kQ4:
+      return launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);
+    default:
+      return launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
   }
 }
 

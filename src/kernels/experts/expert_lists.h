@@ -29,6 +29,11 @@ struct ExpertLists {
   PackedKind matrices = PackedKind::kBF16;
 };
 
+// Whether experts' matrices of this kind are tiles of linear operations on CUDA (kernels/linear/quant/quant_tiles.h).
+constexpr bool has_quant_tiles(PackedKind kind) {
+  return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ4;
+}
+
 // Places of a tile, by the largest number of rows: a step's tiles should be full, but one tile an expert reads its matrix
 // once. Results do not depend on it.
 constexpr int32_t expert_tile_places(int64_t num_toks,
@@ -37,10 +42,10 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
                                      PackedKind matrices) {
   const int64_t mean = num_toks * num_chosen / num_experts;
   if (matrices == PackedKind::kMxfp4) {
-    return mean <= 12 ? 32 : mean <= 24 ? 64 : mean <= 160 ? 128 : 256;
+    return mean <= 6 ? 8 : mean <= 24 ? 32 : mean <= 160 ? 128 : 256;
   }
-  const bool has_wide = matrices != PackedKind::kF8;
-  return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 || !has_wide ? 128 : 256;
+  const bool is_wide = mean > 160 && !has_quant_tiles(matrices);
+  return mean <= 4 ? 8 : mean <= 20 ? 32 : is_wide ? 256 : 128;
 }
 
 // Tiles of a step of up to max_toks rows.
@@ -49,8 +54,8 @@ constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_
     const int64_t slots = std::min(max_toks, toks) * num_chosen;
     return std::min<int64_t>(slots, num_experts) + ceil_div(slots, width);
   };
-  const int64_t with_8 = most_tiles(5 * num_experts / num_chosen + 1, 8);
-  const int64_t with_32 = most_tiles(21 * num_experts / num_chosen + 1, 32);
+  const int64_t with_8 = most_tiles(7 * num_experts / num_chosen + 1, 8);
+  const int64_t with_32 = most_tiles(25 * num_experts / num_chosen + 1, 32);
   return std::max({with_8, with_32, most_tiles(max_toks, 128)});  // with 256 fewer
 }
 

@@ -38,19 +38,27 @@ struct Sizes {
   // others leave.
   static constexpr bool kDequantises = kKind != PackedKind::kBF16;
   static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
-  static constexpr int kGroups = kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;                // consumer warpgroups
-  static constexpr int kCtas = kDequantises && kCols <= 32 ? 3 : kCols == 8 ? 2 : 1;  // an SM
+  static constexpr bool kIsMxfp4 = kKind == PackedKind::kMxfp4;
+  static constexpr bool kHasPairs = kIsMxfp4 && kCols == 32;  // of groups, in each of two CTAs
+  static constexpr int kGroups = kHasManyGroups              ? 3
+                                 : kCols == 128 || kHasPairs ? 2
+                                                             : 1;  // consumer warpgroups
+  static constexpr int kCtas = kDequantises && kCols <= 32 ? (kHasPairs ? 2 : 3)
+                               : kCols == 8                ? 2
+                                                           : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kGatherers = kCols == 8 || kCtas == 3 ? 64 : kHasManyGroups ? 96 : 128;
+  static constexpr int kGatherers = kCols == 8 || kCtas > 1 ? 64 : kHasManyGroups ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  static constexpr int kInputs = ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
+  // Of w in a stage: small ones are taken several at a time.
+  static constexpr int kTiles = !kIsMxfp4 || kCols > 32 ? 1 : kCols == 8 ? 3 : 2;
+  static constexpr int kInputs = kTiles * ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Of 16 bytes, of a block, by a gatherer; some have one less.
   static constexpr int kPieces = (kCols * 8 + kGatherers - 1) / kGatherers;
   static constexpr int kRows = kGroups * 64;  // of w
   static constexpr int kXBlockBytes = kCols * 128;
   static constexpr int kXBytes = kBlocks * kXBlockBytes;
-  static constexpr int kTileBytes = ExpertW<kKind>::kTileBytes;
+  static constexpr int kTileBytes = kTiles * ExpertW<kKind>::kTileBytes;  // of a group
   static constexpr int kStageBytes = (kXBytes + kGroups * kTileBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = std::min(216 * 1024 / kCtas / kStageBytes, 24);
   static constexpr int kLag = std::min(kStages - 2, 6);  // stages of x in flight
@@ -77,12 +85,12 @@ __device__ void load_w(const Params& p,
        index += static_cast<int>(gridDim.x)) {
     const ExpertItem item(p.a, p.row_tiles, index);
     const int tile = item.row_tile * S::kGroups;
-    const int bytes = W::template loaded_bytes<kEpilogue>(p.a.n, tile, S::kGroups);
     for (int step = 0; step < p.steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), bytes);
+      barrier_arrive_expecting(
+          ring.full(), W::template loaded_bytes<kEpilogue, S::kTiles>(p.a, tile, S::kGroups, step));
       const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kXBytes;
-      W::template load<kEpilogue, S::kGroups>(
+      W::template load<kEpilogue, S::kGroups, S::kTiles>(
           p.a, map, to, ring.full(), item.expert, tile, step, policy);
     }
   }
@@ -156,8 +164,8 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
 
 // The chain of an item by wgmma: 64 rows of w, up to kPlaces places.
 template <PackedKind kKind, bool kGates, int kCols, int kPlaces>
-__device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring& ring,
-                                             int steps,
+__device__ __forceinline__ void sum_by_group(const Params& p,
+                                             typename Sizes<kKind, kCols>::Ring& ring,
                                              float (&sum)[kPlaces / 2]) {
   using S = Sizes<kKind, kCols>;
   using W = ExpertW<kKind>;
@@ -165,11 +173,11 @@ __device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring&
   const int thread = static_cast<int>(threadIdx.x) % 128;
   uint32_t used = 0;
   wgmma_pin(sum);
-  for (int step = 0; step < steps; ++step, ring.next()) {
+  for (int step = 0; step < p.steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.phase);
     const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-    W::template multiply<kGates, S::kXBlockBytes>(
-        sum, x + S::kXBytes + group * S::kTileBytes, x, thread);
+    W::template multiply<kGates, S::kTiles, S::kXBlockBytes>(
+        p.a, sum, x + S::kXBytes + group * S::kTileBytes, x, step, thread);
     wgmma_wait<W::kPending>();
     if (thread == 0 && (W::kPending == 0 || step > 0)) {
       barrier_arrive(W::kPending == 0 ? ring.empty() : used);
@@ -197,7 +205,7 @@ __device__ __forceinline__ void multiply(const Params& p,
   for (float& v : sum) {
     v = 0.0F;
   }
-  sum_by_group<kKind, kGates, kCols, kPlaces>(ring, p.steps, sum);
+  sum_by_group<kKind, kGates, kCols, kPlaces>(p, ring, sum);
   // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
   // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
   const int lane = static_cast<int>(threadIdx.x) % 32;

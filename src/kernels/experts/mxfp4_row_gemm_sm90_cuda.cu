@@ -12,13 +12,12 @@
 
 #include <cuda_runtime.h>
 
-// Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of few places.
+// Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of up to eight places.
 // Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and the
 //   places of a tile. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
-//   their tiles to a ring of stages of Form::kDepth tiles of 64 inputs. A warp has as many tiles of w in registers or on
-//   their way there, at the end of a unit those of its next one. It dequantises them where they are and multiplies by
-//   mma.sync m16n8k16. Dequantising is most of the work: to keep up with the memory of an H200, an SM has a clock for 34
-//   numbers.
+//   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp loads as many tiles of w into registers at a time, at
+//   the end of a unit those of its next one. It dequantises them where they are and multiplies by mma.sync m16n8k16. Units of
+//   16 rows spread the experts of one row of x evenly over the SMs.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
 //   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
 //   w before it waits for the preceding kernel.
@@ -31,16 +30,14 @@ namespace {
 constexpr int kWarps = 16;                   // that multiply
 constexpr int kThreads = (kWarps + 4) * 32;  // setmaxnreg counts whole warpgroups
 
-// What depends on the most places of a tile. Fewer of them leave registers for more tiles of w.
-template <int kPlaces>
-struct Form {
-  static constexpr int kDepth = kPlaces <= 32 ? 9 : 5;  // tiles of w that a warp has on their way
-  static constexpr int kRowBytes = kDepth * 128 + 16;   // of x in a stage; no bank conflicts
-  static constexpr int kStageBytes = kPlaces * kRowBytes;
-  static constexpr int kStages = kPlaces <= 32 ? 3 : 5;
-  static constexpr size_t kSharedBytes = size_t{kStages} * kStageBytes;
-  using Stages = RingCursor<kStages>;
-};
+constexpr int kDepth = 9;                     // tiles of w that a warp loads at a time
+constexpr int kBlock = 8;                     // most places of a tile
+constexpr int kRows = 32;                     // of x in a stage, eight for each tile of the round
+constexpr int kRowBytes = kDepth * 128 + 16;  // no bank conflicts
+constexpr int kStageBytes = kRows * kRowBytes;
+constexpr int kStages = 3;
+constexpr size_t kSharedBytes = size_t{kStages} * kStageBytes;
+using Stages = RingCursor<kStages>;
 
 // Registers of a thread. A CTA never has more than it was launched with, and raise_registers would wait for ever for them.
 constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // what ptxas makes of __launch_bounds__
@@ -55,12 +52,6 @@ struct Params {
   int32_t steps;  // of 64 inputs
 };
 
-// Blocks of 8 places that a unit multiplies: numbers that run_unit has.
-__device__ __forceinline__ int blocks_of(int num_places) {
-  const int blocks = (num_places + 7) / 8;
-  return blocks > 4 ? (blocks + 1) / 2 * 2 : blocks;
-}
-
 // A tile of the work list.
 struct Piece {
   int expert;
@@ -73,31 +64,28 @@ struct Piece {
     place = entry.y;
     num_places = entry.z;
   }
-  // Rows of x in a stage.
-  [[nodiscard]] __device__ int rows() const { return blocks_of(num_places) * 8; }
 };
 
 // Calls visit(piece, first row of x in a stage, first unit of the round, the unit behind the last) for each piece of the
 // round from unit `at` on. Returns the next round's first unit.
-template <int kPlaces, typename Visit>
+template <typename Visit>
 __device__ __forceinline__ int visit_round(const Params& p, int at, int end, const Visit& visit) {
   const int last = min(end, at + kWarps);
   for (int row = 0; at < last;) {
     const int index = at / p.units;
     const Piece piece(p, index);
-    if (row + piece.rows() > kPlaces) {
+    if (row + kBlock > kRows) {
       break;
     }
     const int behind = min(last, (index + 1) * p.units);
     visit(piece, row, at, behind);
-    row += piece.rows();
+    row += kBlock;
     at = behind;
   }
   return at;
 }
 
 // What a warp does in a round.
-template <int kPlaces>
 struct RoundUnit {
   int expert = 0;
   int place = 0;
@@ -107,63 +95,49 @@ struct RoundUnit {
 
   // next: becomes the next round's first unit.
   __device__ __forceinline__ RoundUnit(const Params& p, int at, int end, int warp, int& next) {
-    next = visit_round<kPlaces>(
-        p, at, end, [&](const Piece& piece, int first_row, int first, int behind) {
-          if (first <= at + warp && at + warp < behind) {
-            expert = piece.expert;
-            place = piece.place;
-            num_places = piece.num_places;
-            row = first_row;
-            number = (at + warp) % p.units;
-          }
-        });
+    next = visit_round(p, at, end, [&](const Piece& piece, int first_row, int first, int behind) {
+      if (first <= at + warp && at + warp < behind) {
+        expert = piece.expert;
+        place = piece.place;
+        num_places = piece.num_places;
+        row = first_row;
+        number = (at + warp) % p.units;
+      }
+    });
   }
 };
 
 // One warp: copies rows of x.
-template <int kPlaces>
-__device__ __forceinline__ void load_x(const Params& p,
-                                       typename Form<kPlaces>::Stages ring,
-                                       int at,
-                                       int end) {
-  constexpr int kInputs = Form<kPlaces>::kDepth * 64;  // of a stage
+__device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int end) {
+  constexpr int kInputs = kDepth * 64;  // of a stage
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = read_again();
   while (at < end) {
-    // Of the lane's rows of a stage: where they are in x; null: no place's.
-    const Bf16* rows[kPlaces / 32] = {};
+    // Where the lane's row of a stage is in x. Null: no place's.
+    const Bf16* own_row = nullptr;
     int num_rows = 0;
-    at = visit_round<kPlaces>(p, at, end, [&](const Piece& piece, int first_row, int, int) {
+    at = visit_round(p, at, end, [&](const Piece& piece, int first_row, int, int) {
       num_rows += piece.num_places;
-#pragma unroll
-      for (int i = 0; i < kPlaces / 32; ++i) {
-        const int own = i * 32 + lane - first_row;
-        if (own >= 0 && own < piece.num_places) {
-          int64_t row = piece.place + own;
-          if (p.a.slots != nullptr) {
-            row = __ldcg(p.a.slots + row) / p.a.num_chosen;
-          }
-          rows[i] = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride;
+      const int own = lane - first_row;
+      if (own >= 0 && own < piece.num_places) {
+        int64_t row = piece.place + own;
+        if (p.a.slots != nullptr) {
+          row = __ldcg(p.a.slots + row) / p.a.num_chosen;
         }
+        own_row = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride;
       }
     });
     for (int input = 0; input < p.a.k; input += kInputs, ring.next()) {
       const int bytes = min(kInputs, p.a.k - input) * 2;
       barrier_wait(ring.empty(), ring.phase ^ 1);
+      fence_async_proxy();
       if (lane == 0) {
         barrier_arrive_expecting(ring.full(), num_rows * bytes);
       }
       __syncwarp();
-      const uint32_t stage = ring.data + ring.stage * Form<kPlaces>::kStageBytes;
-#pragma unroll
-      for (int i = 0; i < kPlaces / 32; ++i) {
-        if (rows[i] != nullptr) {
-          bulk_load(stage + (i * 32 + lane) * Form<kPlaces>::kRowBytes,
-                    rows[i] + input,
-                    bytes,
-                    ring.full(),
-                    policy);
-        }
+      if (own_row != nullptr) {
+        const uint32_t stage = ring.data + ring.stage * kStageBytes;
+        bulk_load(stage + lane * kRowBytes, own_row + input, bytes, ring.full(), policy);
       }
     }
   }
@@ -174,8 +148,7 @@ struct Source {
   const std::byte* numbers;
   const std::byte* scales;
 
-  template <int kPlaces>
-  __device__ __forceinline__ Source(const Params& p, const RoundUnit<kPlaces>& unit, int lane) {
+  __device__ __forceinline__ Source(const Params& p, const RoundUnit& unit, int lane) {
     const int64_t tile = int64_t{unit.expert} * ((p.a.n + 63) / 64) + unit.number / 4;
     const std::byte* first =
         static_cast<const std::byte*>(p.a.w) + tile * p.steps * kMxfp4TileBytes;
@@ -189,12 +162,9 @@ struct Source {
 };
 
 // A warp that multiplies.
-template <LinearEpilogue kEpilogue, int kPlaces>
+template <LinearEpilogue kEpilogue>
 class Multiplier {
  public:
-  using Stages = typename Form<kPlaces>::Stages;
-  using Unit = RoundUnit<kPlaces>;
-
   __device__ __forceinline__ Multiplier(const Params& p, const Stages& ring)
       : p_(p),
         ring_(ring),
@@ -205,7 +175,7 @@ class Multiplier {
   // All rounds from unit `at` to `end`. wait: called when the first tiles of w are on their way.
   template <typename Wait>
   __device__ __forceinline__ void run(int at, int end, const Wait& wait) {
-    Unit unit(p_, at, end, warp_, at);
+    RoundUnit unit(p_, at, end, warp_, at);
     const Source first(p_, unit, lane_);
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
@@ -216,16 +186,13 @@ class Multiplier {
     wait();
     for (bool more = true; more;) {
       more = at < end;
-      const Unit next(p_, at, end, warp_, at);
+      const RoundUnit next(p_, at, end, warp_, at);
       run_unit(unit, next);
       unit = next;
     }
   }
 
  private:
-  static constexpr int kDepth = Form<kPlaces>::kDepth;
-  static constexpr int kRowBytes = Form<kPlaces>::kRowBytes;
-  static constexpr int kStageBytes = Form<kPlaces>::kStageBytes;
   static constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
 
   __device__ __forceinline__ void fetch(int i, const Source& from, bool valid) {
@@ -244,7 +211,10 @@ class Multiplier {
           "l"(policy_));
   }
 
+  // Rows of x were read as usual memory, and are overwritten by bulk copies. Without a fence loads that were issued, but wait
+  // behind those of w, may come behind the copy.
   __device__ __forceinline__ void release() {
+    fence_async_proxy();
     __syncwarp();
     if (lane_ == 0) {
       barrier_arrive(ring_.empty());
@@ -253,27 +223,12 @@ class Multiplier {
   }
 
   // A unit whose first tiles are on their way; loads those of the next one.
-  __device__ __forceinline__ void run_unit(const Unit& unit, const Unit& next) {
-    switch (blocks_of(unit.num_places)) {
-      case 0:
-        return skip(next);
-      case 1:
-        return run_blocks<1>(unit, next);
-      case 2:
-        return run_blocks<2>(unit, next);
-      case 3:
-        return run_blocks<3>(unit, next);
-      case 4:
-        return run_blocks<4>(unit, next);
-      default:
-        if constexpr (kPlaces > 32) {
-          return unit.num_places <= 48 ? run_blocks<6>(unit, next) : run_blocks<8>(unit, next);
-        }
-    }
+  __device__ __forceinline__ void run_unit(const RoundUnit& unit, const RoundUnit& next) {
+    unit.num_places == 0 ? skip(next) : multiply_unit(unit, next);
   }
 
   // No unit: other warps have some.
-  __device__ __forceinline__ void skip(const Unit& next) {
+  __device__ __forceinline__ void skip(const RoundUnit& next) {
     const Source from(p_, next, lane_);
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
@@ -286,8 +241,7 @@ class Multiplier {
   }
 
   // sum += w * x^T over the 64 inputs of loaded tile i. x: the lane's part of a stage's rows. both: not only 32 of them.
-  template <int kBlocks>
-  __device__ __forceinline__ void multiply(float (&sum)[kBlocks][4],
+  __device__ __forceinline__ void multiply(float (&sum)[4],
                                            int i,
                                            uint32_t x,
                                            bool both = true) const {
@@ -300,20 +254,16 @@ class Multiplier {
       uint32_t w[2][4];
       numbers.dequantise(half * 2, w[0]);
       numbers.dequantise(half * 2 + 1, w[1]);
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        uint32_t pairs[4];
-        load_matrices(pairs, x + j * 8 * kRowBytes + i * 128 + half * 64);
-        mma_bf16(sum[j], w[0], pairs[0], pairs[1]);
-        mma_bf16(sum[j], w[1], pairs[2], pairs[3]);
-      }
+      uint32_t pairs[4];
+      load_matrices(pairs, x + i * 128 + half * 64);
+      mma_bf16(sum, w[0], pairs[0], pairs[1]);
+      mma_bf16(sum, w[1], pairs[2], pairs[3]);
     }
   }
 
-  template <int kBlocks>
-  __device__ __forceinline__ void run_blocks(const Unit& unit, const Unit& next) {
+  __device__ __forceinline__ void multiply_unit(const RoundUnit& unit, const RoundUnit& next) {
     const ExpertBias bias(p_.a, kGates, unit.expert, unit.number * 16, lane_);
-    float sum[kBlocks][4] = {};
+    float sum[4] = {};
     // The row of x and the 16 bytes of it that the lane gives to ldmatrix.
     const int own = (unit.row + lane_ % 8) * kRowBytes + lane_ / 8 * 16;
     const auto stage = [&] { return ring_.data + ring_.stage * kStageBytes + own; };
@@ -331,7 +281,7 @@ class Multiplier {
       const uint32_t x = stage();
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {
-        multiply<kBlocks>(sum, i, x);
+        multiply(sum, i, x);
         fetch(i, from, i < loads);
       }
       release();
@@ -343,45 +293,39 @@ class Multiplier {
 #pragma unroll
       for (int i = 0; i < kDepth; ++i) {
         if (i < left) {
-          multiply<kBlocks>(sum, i, x, i + 1 < left || p_.a.k % 64 == 0);
+          multiply(sum, i, x, i + 1 < left || p_.a.k % 64 == 0);
         }
         fetch(i, behind, next.num_places > 0 && i < p_.steps);
       }
       release();
     }
-    write<kBlocks>(sum, bias, unit);
+    write(sum, bias, unit);
   }
 
-  template <int kBlocks>
-  __device__ __forceinline__ void write(const float (&sum)[kBlocks][4],
+  __device__ __forceinline__ void write(const float (&v)[4],
                                         const ExpertBias& bias,
-                                        const Unit& unit) const {
-    // Of a block's four products: row lane / 4 of the unit and places lane % 4 * 2, + 1; then the row 8 below. Transposed,
-    // a lane has place lane / 4 and rows lane % 4 * 2, + 1.
+                                        const RoundUnit& unit) const {
+    // Of the four products: row lane / 4 of the unit and places lane % 4 * 2, + 1; then the row 8 below. Transposed, a lane has
+    // place lane / 4 and rows lane % 4 * 2, + 1.
     const int first = unit.number * (kGates ? 8 : 16);
     const int outputs = kGates ? p_.a.n / 2 : p_.a.n;
-    Bf16* y = static_cast<Bf16*>(p_.a.y) + (unit.place + lane_ / 4) * p_.a.y_stride + first +
-              lane_ % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      const float* v = sum[j];
-      const bool is_place = 8 * j + lane_ / 4 < unit.num_places;
-      Bf16* to = y + 8 * j * p_.a.y_stride;
-      if constexpr (kGates) {
-        const uint32_t pair =
-            transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
-        if (is_place && first < outputs) {
-          *reinterpret_cast<uint32_t*>(to) = pair;
-        }
-      } else {
-        const uint32_t upper = transpose_matrix(pack_bf16(bias.upper(v[0]), bias.upper(v[1])));
-        const uint32_t lower = transpose_matrix(pack_bf16(bias.lower(v[2]), bias.lower(v[3])));
-        if (is_place && first < outputs) {
-          *reinterpret_cast<uint32_t*>(to) = upper;
-        }
-        if (is_place && first + 8 < outputs) {
-          *reinterpret_cast<uint32_t*>(to + 8) = lower;
-        }
+    Bf16* to = static_cast<Bf16*>(p_.a.y) + (unit.place + lane_ / 4) * p_.a.y_stride + first +
+               lane_ % 4 * 2;
+    const bool is_place = lane_ / 4 < unit.num_places;
+    if constexpr (kGates) {
+      const uint32_t pair =
+          transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
+      if (is_place && first < outputs) {
+        *reinterpret_cast<uint32_t*>(to) = pair;
+      }
+    } else {
+      const uint32_t upper = transpose_matrix(pack_bf16(bias.upper(v[0]), bias.upper(v[1])));
+      const uint32_t lower = transpose_matrix(pack_bf16(bias.lower(v[2]), bias.lower(v[3])));
+      if (is_place && first < outputs) {
+        *reinterpret_cast<uint32_t*>(to) = upper;
+      }
+      if (is_place && first + 8 < outputs) {
+        *reinterpret_cast<uint32_t*>(to + 8) = lower;
       }
     }
   }
@@ -396,14 +340,11 @@ class Multiplier {
   uint32_t scales_[kDepth];
 };
 
-template <LinearEpilogue kEpilogue, int kPlaces>
-__global__ void __launch_bounds__(kThreads, 1) mxfp4_expert_kernel(
-    const __grid_constant__ Params p) {
-  constexpr int kStages = Form<kPlaces>::kStages;
+template <LinearEpilogue kEpilogue>
+__global__ void __launch_bounds__(kThreads, 1) mxfp4_row_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t barriers[2 * kStages];
-  const typename Form<kPlaces>::Stages ring{
-      shared_address(memory), shared_address(barriers), kStages};
+  const Stages ring{shared_address(memory), shared_address(barriers), kStages};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(ring.barriers + i * 8, 1);
@@ -430,43 +371,39 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_expert_kernel(
     lower_registers<kLoaderRegisters>();
     wait();
     if (threadIdx.x < (kWarps + 1) * 32) {
-      load_x<kPlaces>(p, ring, at, end);
+      load_x(p, ring, at, end);
     }
   } else {
     raise_registers<kMultiplierRegisters>();
     if (at < end) {
-      Multiplier<kEpilogue, kPlaces>(p, ring).run(at, end, wait);
+      Multiplier<kEpilogue>(p, ring).run(at, end, wait);
     } else {
       wait();
     }
   }
 }
 
-template <LinearEpilogue kEpilogue, int kPlaces>
+template <LinearEpilogue kEpilogue>
 void launch_instance(Stream& stream, const Params& params) {
-  constexpr auto* kKernel = &mxfp4_expert_kernel<kEpilogue, kPlaces>;
-  allow_shared_bytes<kKernel>(Form<kPlaces>::kSharedBytes);
+  constexpr auto* kKernel = &mxfp4_row_kernel<kEpilogue>;
+  allow_shared_bytes<kKernel>(kSharedBytes);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(stream.device().facts().num_sms));
   shape.block = dim3(kThreads);
-  shape.shared_bytes = Form<kPlaces>::kSharedBytes;
-  launch(stream, "sm90_mxfp4_gemm", shape, kKernel, params);
+  shape.shared_bytes = kSharedBytes;
+  launch(stream, "sm90_mxfp4_row_gemm", shape, kKernel, params);
 }
 
 }  // namespace
 
-template <int kPlaces>
-void sm90_mxfp4_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
+void sm90_mxfp4_row_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
   const Params params{
       .a = args, .units = ceil_div(args.n, 16), .steps = ceil_div(args.k, kMxfp4TileCols)};
   if (epilogue == LinearEpilogue::kSwiGlu) {
-    launch_instance<LinearEpilogue::kSwiGlu, kPlaces>(stream, params);
+    launch_instance<LinearEpilogue::kSwiGlu>(stream, params);
   } else {
-    launch_instance<LinearEpilogue::kStore, kPlaces>(stream, params);
+    launch_instance<LinearEpilogue::kStore>(stream, params);
   }
 }
-
-template void sm90_mxfp4_gemm<32>(Stream&, const ExpertGemmArgs&, LinearEpilogue);
-template void sm90_mxfp4_gemm<64>(Stream&, const ExpertGemmArgs&, LinearEpilogue);
 
 }  // namespace warprow::cuda
