@@ -34,13 +34,12 @@ void launch_sm90(Stream& stream,
                  const ExpertLinearArgs& args,
                  const ExpertGemmArgs& gemm,
                  int32_t tile_places) {
-  if constexpr (kKind == PackedKind::kMxfp4) {
-    if (gemm.max_places == args.lists.num_chosen) {  // of one row
-      return sm90_mxfp4_row_gemm(stream, gemm, args.epilogue);
-    }
-  }
   if (tile_places == 8) {
-    return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
+    if constexpr (kKind == PackedKind::kMxfp4) {
+      return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
+    } else {
+      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
+    }
   }
   if (tile_places == 32) {
     return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);

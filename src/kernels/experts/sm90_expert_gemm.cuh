@@ -38,19 +38,18 @@ struct Sizes {
   // others leave.
   static constexpr bool kDequantises = kKind != PackedKind::kBF16;
   static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
-  static constexpr bool kIsMxfp4 = kKind == PackedKind::kMxfp4;
-  static constexpr bool kHasPairs = kIsMxfp4 && kCols == 32;  // of groups, in each of two CTAs
+  // Small tiles of w: two of them in a stage, for each of two groups, in each of two CTAs.
+  static constexpr bool kHasPairs = kKind == PackedKind::kMxfp4 && kCols == 32;
   static constexpr int kGroups = kHasManyGroups              ? 3
                                  : kCols == 128 || kHasPairs ? 2
                                                              : 1;  // consumer warpgroups
-  static constexpr int kCtas = kDequantises && kCols <= 32 ? (kHasPairs ? 2 : 3)
-                               : kCols == 8                ? 2
-                                                           : 1;  // an SM
+  static constexpr int kCtas = kHasPairs || (kCols == 8 && !kDequantises) ? 2
+                               : kDequantises && kCols <= 32              ? 3
+                                                                          : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kGatherers = kCols == 8 || kCtas > 1 ? 64 : kHasManyGroups ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  // Of w in a stage: small ones are taken several at a time.
-  static constexpr int kTiles = !kIsMxfp4 || kCols > 32 ? 1 : kCols == 8 ? 3 : 2;
+  static constexpr int kTiles = kHasPairs ? 2 : 1;                  // of w in a stage
   static constexpr int kInputs = kTiles * ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Of 16 bytes, of a block, by a gatherer; some have one less.

@@ -32,13 +32,13 @@ struct ExpertGemmArgs {
   bool has_zero_points = false;
 };
 
-// Hopper; kKind is kBF16, kMxfp4, kF8, kQ8 or kQ4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each
+// Hopper; kKind is kBF16, kF8, kQ8 or kQ4, or but for kCols = 8 kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each
 // instance (cmake/stubs.cmake).
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
-// The same for MXFP4 and a work list of up to eight places a tile. For one row it is the faster one.
-void sm90_mxfp4_row_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+// The same for MXFP4 and a work list of up to eight places a tile.
+void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for a work list of 256 places a tile, and x by place.
 template <PackedKind kKind>

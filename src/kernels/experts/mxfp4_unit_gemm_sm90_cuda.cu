@@ -17,7 +17,7 @@
 //   places of a tile. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
 //   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp loads as many tiles of w into registers at a time, at
 //   the end of a unit those of its next one. It dequantises them where they are and multiplies by mma.sync m16n8k16. Units of
-//   16 rows spread the experts of one row of x evenly over the SMs.
+//   16 rows spread the experts of a few rows of x evenly over the SMs.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
 //   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
 //   w before it waits for the preceding kernel.
@@ -341,7 +341,7 @@ class Multiplier {
 };
 
 template <LinearEpilogue kEpilogue>
-__global__ void __launch_bounds__(kThreads, 1) mxfp4_row_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t barriers[2 * kStages];
   const Stages ring{shared_address(memory), shared_address(barriers), kStages};
@@ -385,18 +385,18 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_row_kernel(const __grid_con
 
 template <LinearEpilogue kEpilogue>
 void launch_instance(Stream& stream, const Params& params) {
-  constexpr auto* kKernel = &mxfp4_row_kernel<kEpilogue>;
+  constexpr auto* kKernel = &mxfp4_unit_kernel<kEpilogue>;
   allow_shared_bytes<kKernel>(kSharedBytes);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(stream.device().facts().num_sms));
   shape.block = dim3(kThreads);
   shape.shared_bytes = kSharedBytes;
-  launch(stream, "sm90_mxfp4_row_gemm", shape, kKernel, params);
+  launch(stream, "sm90_mxfp4_unit_gemm", shape, kKernel, params);
 }
 
 }  // namespace
 
-void sm90_mxfp4_row_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
+void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
   const Params params{
       .a = args, .units = ceil_div(args.n, 16), .steps = ceil_div(args.k, kMxfp4TileCols)};
   if (epilogue == LinearEpilogue::kSwiGlu) {
