@@ -120,14 +120,19 @@ if(WARPROW_CUDA)
         WR_KIND=PackedKind::${kind} WR_F32_SCALES=${is_f32} WR_COLS=${cols})
     endforeach()
   endforeach()
+  foreach(instance kBF16:8 kBF16:32 kBF16:128 kMxfp4:32
+          kMxfp4:128 kF8:8 kF8:32 kF8:128 kQ8:8 kQ8:32
+          kQ8:128 kQ4:8 kQ4:32 kQ4:128)
+    string(REPLACE ":" ";" parts ${instance})
+    list(GET parts 0 kind)
+    list(GET parts 1 cols)
+    kernel_stub(sm90_expert_gemm_${kind}_${cols}_sm90 experts/sm90_expert_gemm.cuh
+      WR_KIND=PackedKind::${kind} WR_COLS=${cols})
+  endforeach()
   foreach(cols 8 16 32 64 128)
     kernel_stub(sm90_fp8_gemm_${cols}_sm90 linear/fp8/sm90_fp8_gemm.cuh WR_COLS=${cols})
   endforeach()
   foreach(kind kBF16 kMxfp4)
-    foreach(cols 8 32 128)
-      kernel_stub(sm90_expert_gemm_${kind}_${cols}_sm90 experts/sm90_expert_gemm.cuh
-        WR_KIND=PackedKind::${kind} WR_COLS=${cols})
-    endforeach()
     kernel_stub(sm90_wide_expert_gemm_${kind}_sm90 experts/sm90_wide_expert_gemm.cuh WR_KIND=PackedKind::${kind})
   endforeach()
   foreach(output kStore:false kStore:true kAdd:true kSwiGlu:false)

@@ -6,10 +6,12 @@
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
+#include "kernels/linear/quant/quant_tiles.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
@@ -25,12 +27,25 @@ struct Model {
   int32_t inner;
   PackedKind kind;
 
+  [[nodiscard]] PackedWeight form(int32_t rows, int32_t cols) const {
+    PackedWeight w;
+    w.kind = kind;
+    w.group = 128;
+    w.zero_point = kind == PackedKind::kQ4 ? 8 : 0;
+    w.n = rows;
+    w.k = cols;
+    return w;
+  }
   // Of an expert's matrix.
   [[nodiscard]] size_t bytes(int32_t rows, int32_t cols) const {
-    return kind == PackedKind::kMxfp4 ? mxfp4_tiles_bytes(rows, cols) : size_t{2} * rows * cols;
+    return kind == PackedKind::kMxfp4 ? mxfp4_tiles_bytes(rows, cols)
+           : has_quant_tiles(kind)    ? quant_tiles_bytes(form(rows, cols))
+                                      : size_t{2} * rows * cols;
   }
 };
 constexpr Model kModels[] = {{"Qwen3-30B-A3B", 128, 8, 2048, 768, PackedKind::kBF16},
+                             {"Qwen3-30B-A3B FP8", 128, 8, 2048, 768, PackedKind::kF8},
+                             {"Qwen3-30B-A3B INT4", 128, 8, 2048, 768, PackedKind::kQ4},
                              {"gpt-oss-20b", 32, 4, 2880, 2880, PackedKind::kMxfp4}};
 constexpr int64_t kToks[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 8192};
 
@@ -41,6 +56,7 @@ class Layer {
     weights_ = make_view(buffers_.allocate<float>(slots), toks, int64_t{model.num_chosen});
     lists_.num_experts = model.num_experts;
     lists_.num_chosen = model.num_chosen;
+    lists_.matrices = model.kind;
     lists_.first = ints(model.num_experts + 1);
     lists_.slots = ints(slots);
     lists_.places = ints(slots);
@@ -116,10 +132,7 @@ class Layer {
  private:
   View<int32_t, 1> ints(int64_t n) { return make_view(buffers_.allocate<int32_t>(n), n); }
   PackedWeight matrix(const std::byte* data, int32_t rows, int32_t cols) const {
-    PackedWeight w;
-    w.kind = model_.kind;
-    w.n = model_.num_experts * rows;
-    w.k = cols;
+    PackedWeight w = model_.form(model_.num_experts * rows, cols);
     w.data = data;
     return w;
   }
@@ -145,13 +158,15 @@ void measure(const Model& model) {
   BenchBuffers buffers;
   const auto matrices = [&](int32_t rows, int32_t cols) {
     const size_t bytes = model.num_experts * model.bytes(rows, cols);
-    if (model.kind != PackedKind::kMxfp4) {
+    if (model.kind == PackedKind::kBF16) {
       return reinterpret_cast<const std::byte*>(buffers.normal_bf16(bytes / 2));
     }
     std::vector<uint8_t> tiles(bytes);
     for (size_t i = 0; i < bytes; ++i) {
+      const auto number = static_cast<uint8_t>(i * 2654435761U >> 13);
       const bool is_scale = i % kMxfp4TileBytes >= kMxfp4NumberBytes;
-      tiles[i] = static_cast<uint8_t>(is_scale ? 118 + 126 : i * 2654435761U >> 13);
+      // Scales of linear operations' tiles are finite with any bytes below 64.
+      tiles[i] = model.kind != PackedKind::kMxfp4 ? number % 64 : is_scale ? 118 + 126 : number;
     }
     return reinterpret_cast<const std::byte*>(buffers.upload(tiles));
   };
@@ -212,9 +227,12 @@ void measure(const Model& model) {
 }  // namespace
 }  // namespace warprow::cuda
 
-int main() {
+// An argument chooses models by a part of their names.
+int main(int argc, char** argv) {
   for (const warprow::cuda::Model& model : warprow::cuda::kModels) {
-    warprow::cuda::measure(model);
+    if (argc < 2 || std::string_view(model.name).find(argv[1]) != std::string_view::npos) {
+      warprow::cuda::measure(model);
+    }
   }
   return 0;
 }

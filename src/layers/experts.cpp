@@ -101,7 +101,8 @@ ExpertLists Experts::lists(int64_t toks,
           make_view(workspace.tiles,
                     workspace.tiles == nullptr
                         ? 0
-                        : expert_tiles_room(toks, size_.num_chosen, size_.num_experts))};
+                        : expert_tiles_room(toks, size_.num_chosen, size_.num_experts)),
+          gate_up_.kind == PackedKind::kBF16 ? down_.kind : gate_up_.kind};
 }
 
 void Experts::route(Stream& stream,
@@ -130,7 +131,8 @@ void Experts::forward(Stream& stream,
                       const View<float, 2>& y,
                       bool add,
                       const int32_t* num_rows,
-                      const ExpertsWorkspace& workspace) const {
+                      const ExpertsWorkspace& workspace,
+                      const HalfNorm* next_norm) const {
   const int64_t toks = x.shape[0];
   const int64_t slots = toks * size_.num_chosen;
   const ExpertLists lists = this->lists(toks, num_rows, workspace);
@@ -163,7 +165,7 @@ void Experts::forward(Stream& stream,
   outer.lists = lists;
   outer.scratch = workspace.scratch;
   expert_linear(stream, outer);
-  combine_experts(stream, {outer.y, weights, y, lists, add});
+  combine_experts(stream, {outer.y, weights, y, lists, add, next_norm});
 }
 
 }  // namespace warprow

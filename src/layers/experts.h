@@ -96,13 +96,14 @@ class Experts {
              const LinearWorkspace& linear_workspace,
              const ExpertsWorkspace& workspace) const;
   // y[t] = sum of the chosen experts of x[t], or with `add` y[t] += it. x [T, hidden_size], the rows after the norm. Of
-  // rows that are not real y is not written.
+  // rows that are not real y is not written. next_norm: a norm of y's rows to begin, or null.
   void forward(Stream& stream,
                const ConstActView& x,
                const View<float, 2>& y,
                bool add,
                const int32_t* num_rows,
-               const ExpertsWorkspace& workspace) const;
+               const ExpertsWorkspace& workspace,
+               const HalfNorm* next_norm = nullptr) const;
 
  private:
   [[nodiscard]] ExpertLists lists(int64_t toks,

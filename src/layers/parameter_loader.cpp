@@ -71,9 +71,10 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   const int64_t rows = spec.slice.tensor_rows > 0 ? spec.slice.tensor_rows : spec.rows;
   const int64_t cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
   const QuantConfig& config = checkpoint_.quantisation();
+  const bool rounds = (spec.of_linear || spec.of_experts) && spec.rows % 16 == 0;
   if (format_ != LoadFormat::kDummy) {
     auto found = value_or_throw(find_quant_matrix(checkpoint_, spec.name, rows, cols));
-    if (found != nullptr || !quantisation_.to_fp8 || !spec.of_linear || spec.rows % 16 != 0) {
+    if (found != nullptr || !quantisation_.to_fp8 || !rounds) {
       return found;
     }
     const TensorSource& tensor = *value_or_throw(checkpoint_.require_values(spec.name));
@@ -87,7 +88,8 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
     return rounded_matrix(QuantNumber::kF8, 128, rows, cols, row, F8Inputs::kRow);
   }
   const bool packed = config.number.has_value() && !config.ignores(spec.name);
-  if (!spec.of_linear || spec.rows % 16 != 0 || (!packed && !quantisation_.to_fp8)) {
+  const QuantNumber number = packed ? *config.number : QuantNumber::kF8;
+  if (!rounds || (!packed && !quantisation_.to_fp8)) {
     return nullptr;
   }
   const uint64_t seed = seed_of(spec.name);
@@ -97,7 +99,6 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   const auto row = [seed, scale, cols](int64_t at, float* out) {
     random_run(seed, at * cols, cols, scale, out);
   };
-  const QuantNumber number = packed ? *config.number : QuantNumber::kF8;
   const bool known_group = config.group_size == 32 || config.group_size == 64;
   const bool kept = packed && config.inputs == QuantInputs::kKept;
   const F8Inputs inputs = number != QuantNumber::kF8 || kept ? F8Inputs::kNone
@@ -122,13 +123,17 @@ const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) con
   }
   const ShardAlignment alignment{1, matrix->second->form().col_unit};
   const Part part = part_of(spec, alignment);
-  const std::string key =
-      fmt::format("{} {} {} {}", spec.name, part.rows.count, part.cols.count, spec.of_linear);
+  const std::string key = fmt::format("{} {} {} {} {}",
+                                      spec.name,
+                                      part.rows.count,
+                                      part.cols.count,
+                                      spec.of_linear,
+                                      spec.of_experts);
   const auto [format, made] = quant_formats_.try_emplace(key);
   if (made) {
     format->second = std::make_unique<WeightFormat>(quant_format(*matrix->second,
                                                                  device(),
-                                                                 spec.of_linear,
+                                                                 spec,
                                                                  quantisation_.exact,
                                                                  quantisation_.rounds_inputs,
                                                                  part.rows.count,

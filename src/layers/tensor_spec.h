@@ -59,6 +59,8 @@ struct TensorSpec {
       false;  // the tensor, or the slice of it, has the matrix's columns as rows; float types only
   // A matrix of a linear operation (kernels/linear), which takes quantised tiles on a GPU.
   bool of_linear = false;
+  // Matrices of experts (kernels/experts), whose rows are whole tiles: they take quantised tiles on a GPU.
+  bool of_experts = false;
   // The matrix of the logits: a linear operation's too, but quantised in the checkpoint alone.
   bool of_head = false;
   // Null: the format in which the tensor itself is stored. Otherwise `name` is a weight's name, from which the

@@ -195,13 +195,13 @@ PackedWeight quant_tiles(const QuantForm& form, bool rounds_inputs) {
 
 WeightFormat quant_format(const QuantMatrix& matrix,
                           const DeviceFacts& device,
-                          bool of_linear,
+                          const TensorSpec& spec,
                           bool exact,
                           bool rounds_inputs,
                           int64_t rows,
                           int64_t cols) {
   const QuantForm& form = matrix.form();
-  rounds_inputs = rounds_inputs && of_linear && form.inputs != F8Inputs::kNone;
+  rounds_inputs = rounds_inputs && spec.of_linear && form.inputs != F8Inputs::kNone;
   WeightFormat format;
   format.name = matrix.format();
   format.matrix = &matrix;
@@ -211,8 +211,8 @@ WeightFormat quant_format(const QuantMatrix& matrix,
     format.cpu.product.inputs = form.inputs;
     format.cpu.product.input_scale = form.input_scale;
   }
-  const bool tiles = of_linear && device.compute_capability == 90 && form.group >= 32 &&
-                     rows % kQuantTileRows == 0 && cols % 8 == 0;
+  const bool tiles = (spec.of_linear || spec.of_experts) && device.compute_capability == 90 &&
+                     form.group >= 32 && rows % kQuantTileRows == 0 && cols % 8 == 0;
   format.cuda =
       tiles ? DeviceForm{Repack::kQuantTiles, quant_tiles(form, rounds_inputs)} : bf16_rows_form();
   format.cuda_f32 = {Repack::kF32Rows, plain(PackedKind::kF32)};

@@ -67,12 +67,12 @@ struct WeightFormat {
   }
 };
 
-// The format of a quantised matrix on this device. of_linear: the matrix, or the rank's part [rows, cols], is one of a linear
-// operation, which takes tiles. exact: on a CPU, values are not rounded. rounds_inputs: products round their inputs as the
-// matrix says, on Hopper with tiles, and on a CPU with exact values.
+// The format of a quantised matrix on this device, of which the rank has a part [rows, cols]. spec: whether it is a linear
+// operation's or experts', which take tiles. exact: on a CPU, values are not rounded. rounds_inputs: products of linear
+// operations round their inputs as the matrix says, on Hopper with tiles, and on a CPU with exact values.
 WeightFormat quant_format(const QuantMatrix& matrix,
                           const DeviceFacts& device,
-                          bool of_linear,
+                          const TensorSpec& spec,
                           bool exact,
                           bool rounds_inputs,
                           int64_t rows,

@@ -5,6 +5,7 @@
 #include "kernels/activation/sigmoid_gate.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/cast/cast_rows.h"
+#include "kernels/linear/half_norm.h"
 #include "kernels/norm/rms_norm.h"
 #include "layers/buffer_part.h"
 #include "models/layer_parts.h"
@@ -182,6 +183,16 @@ std::vector<LinearShape> ExpertFeedForward::shapes() const {
   return shapes;
 }
 
+void ExpertFeedForward::lead_to(const DeviceFacts& device,
+                                View<const float, 1> norm_weight,
+                                const LinearShape& behind,
+                                const LinearWorkspace& workspace) {
+  if (is_plain() && norm_weight.shape[0] % 64 == 0) {
+    next_ = {norm_weight, workspace.normed, workspace.squares};
+    halved_ = halved_norm_rows(device, behind);
+  }
+}
+
 void ExpertFeedForward::forward(Stream& stream,
                                 const FeedForwardInput& in,
                                 const View<float, 2>& residual,
@@ -195,7 +206,8 @@ void ExpertFeedForward::forward(Stream& stream,
   }
   const bool add = is_plain() || shared_;
   experts_.route(stream, normed, in.num_toks, linear, workspace.experts);
-  experts_.forward(stream, normed, sum, add, in.num_toks, workspace.experts);
+  experts_.forward(
+      stream, normed, sum, add, in.num_toks, workspace.experts, next_norm(residual.shape[0]));
   if (!is_plain()) {
     join_product(stream, mode_, sum, residual);
   }
@@ -282,10 +294,15 @@ void FeedForward::lead_to(const DeviceFacts& device,
                           const LinearWorkspace& workspace) {
   if (auto* gated = std::get_if<GatedFeedForward>(&kind_)) {
     gated->join().lead_to(device, norm_weight, behind, workspace);
+  } else if (auto* experts = std::get_if<ExpertFeedForward>(&kind_)) {
+    experts->lead_to(device, norm_weight, behind, workspace);
   }
 }
 
 const HalfNorm* FeedForward::next_norm(int64_t num_rows) const {
+  if (const auto* experts = std::get_if<ExpertFeedForward>(&kind_)) {
+    return experts->next_norm(num_rows);
+  }
   const auto* gated = std::get_if<GatedFeedForward>(&kind_);
   return gated == nullptr ? nullptr : gated->join().next_norm(num_rows);
 }

@@ -104,6 +104,14 @@ class ExpertFeedForward {
     return shared_ ? shared_->intermediate_size() : 0;
   }
   [[nodiscard]] std::vector<LinearShape> shapes() const;
+  // As Join::lead_to and next_norm. The sum over experts begins the norm if it is the residual's last summand.
+  void lead_to(const DeviceFacts& device,
+               View<const float, 1> norm_weight,
+               const LinearShape& behind,
+               const LinearWorkspace& workspace);
+  [[nodiscard]] const HalfNorm* next_norm(int64_t num_rows) const {
+    return halved_.has(num_rows) ? &next_ : nullptr;
+  }
 
   void forward(Stream& stream,
                const FeedForwardInput& in,
@@ -119,6 +127,8 @@ class ExpertFeedForward {
   Experts experts_;
   std::optional<SharedExpert> shared_;
   JoinMode mode_;
+  HalfNorm next_;
+  RowRange halved_;
 };
 
 // The experts of each token beside a shared one, each of the two with norms of its own (FfnSpec::own_norms).

@@ -2,6 +2,7 @@
 #include "models/layer_loader.h"
 
 #include "kernels/linear/cpu/pack.h"
+#include "kernels/linear/quant/quant_tiles.h"
 #include "models/layer_parts.h"
 #include "models/weight_names.h"
 
@@ -159,6 +160,18 @@ Join LayerLoader::join(const std::string& weight,
 }
 
 ExpertTensors LayerLoader::expert_tensors() const {
+  ExpertTensors tensors = plain_expert_tensors();
+  const bool whole_tiles =
+      mine_.ffn.intermediate_size % kQuantTileRows == 0 && spec_.hidden_size % kQuantTileRows == 0;
+  for (std::vector<TensorSpec>* specs : {&tensors.gate_up, &tensors.down}) {
+    for (TensorSpec& spec : *specs) {
+      spec.of_experts = whole_tiles;
+    }
+  }
+  return tensors;
+}
+
+ExpertTensors LayerLoader::plain_expert_tensors() const {
   const DecoderWeightNames& names = spec_.names;
   const int64_t hidden = spec_.hidden_size;
   const int64_t inner = whole_.ffn.intermediate_size;

@@ -71,6 +71,7 @@ class LayerLoader {
   [[nodiscard]] ExpertTensors expert_tensors() const;
 
  private:
+  [[nodiscard]] ExpertTensors plain_expert_tensors() const;
   void add_alternating_experts(ExpertTensors& tensors) const;
   void add_expert_biases(ExpertTensors& tensors) const;
   [[nodiscard]] TensorSpec expert_slice(const std::string& pattern,

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of experts on CUDA, against sums in double on the host.
 #include "base/dtype.h"
+#include "base/float8.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/fill_mxfp4.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
+#include "kernels/linear/half_norm.h"
+#include "kernels/linear/quant/quant_tiles.h"
 #include "kernels/random/fill_random.h"
 #include "kernels/random/random_e2m1.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -193,7 +197,7 @@ class RouteExpertsCuda : public ExpertsCuda {
     const std::vector<int32_t> slots = ints(lists.slots, toks * k);
     const std::vector<int32_t> places = ints(lists.places, toks * k);
     const std::vector<int32_t> tiles = ints(lists.tiles, lists.tiles.shape[0]);
-    const int32_t width = expert_tile_places(toks, k, sizes.num_experts);
+    const int32_t width = expert_tile_places(toks, k, sizes.num_experts, PackedKind::kBF16);
     int32_t place = 0;
     size_t tile = 0;
     for (int32_t e = 0; e < sizes.num_experts; ++e) {
@@ -359,6 +363,26 @@ class ExpertProductsCuda : public ExpertsCuda {
     return out;
   }
 
+  HalfNorm half_norm(int64_t toks, int64_t width) {
+    HalfNorm half;
+    half.weight =
+        make_view(static_cast<const float*>(upload(normals(static_cast<size_t>(width)))), width);
+    half.rows = poisoned_act(DType::kBF16, toks, width);
+    half.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, width)));
+    return half;
+  }
+  // The first half of a norm, as an operation of its own does it.
+  void expect_begun(const HalfNorm& got, const View<const float, 2>& y, int64_t rows) {
+    HalfNorm want = half_norm(y.shape[0], y.shape[1]);
+    want.weight = got.weight;
+    cuda::begin_norm(stream(), y, want);
+    const auto values = static_cast<size_t>(rows * y.shape[1]);
+    EXPECT_EQ(download(static_cast<uint16_t*>(got.rows.data), values),
+              download(static_cast<uint16_t*>(want.rows.data), values));
+    const size_t squares = values / 64 * (y.shape[0] <= kMaxQuarteredRows ? 4 : 1);
+    EXPECT_EQ(download(got.squares, squares), download(want.squares, squares));
+  }
+
   struct Run {
     std::vector<int32_t> places;
     std::vector<uint16_t> activated;  // by place
@@ -374,6 +398,8 @@ class ExpertProductsCuda : public ExpertsCuda {
     const int64_t toks = static_cast<int64_t>(x.size()) / sizes.hidden;
     const int64_t slots = toks * sizes.num_chosen;
     ExpertLists lists = lists_for(sizes, toks);
+    lists.matrices = w.gate_up_on_device.kind == PackedKind::kBF16 ? w.down_on_device.kind
+                                                                   : w.gate_up_on_device.kind;
     if (num_real >= 0) {
       lists.num_rows = upload(std::vector<int32_t>{static_cast<int32_t>(num_real)});
     }
@@ -409,13 +435,21 @@ class ExpertProductsCuda : public ExpertsCuda {
                          .bias = w.down_bias,
                          .y = products,
                          .lists = lists});
+    const bool norms = sizes.hidden % 64 == 0;
+    const HalfNorm begun = norms ? half_norm(toks, sizes.hidden) : HalfNorm();
     cuda::combine_experts(
         stream(),
         {.x = products,
          .weights = make_view(static_cast<const float*>(weights), toks, int64_t{sizes.num_chosen}),
          .y = make_view(sums, toks, int64_t{sizes.hidden}),
          .lists = lists,
-         .add = true});
+         .add = true,
+         .next_norm = norms ? &begun : nullptr});
+    if (norms) {
+      expect_begun(begun,
+                   make_view(static_cast<const float*>(sums), toks, int64_t{sizes.hidden}),
+                   num_real >= 0 ? num_real : toks);
+    }
     stream().synchronize();
     Run out;
     out.places = ints(lists.places, slots);
@@ -528,7 +562,9 @@ TEST_F(ExpertProductsCuda, Gelu) {
 TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
   for (const auto& [sizes, order] : {std::pair{Sizes{8, 2, 128, 64}, Mxfp4Rows::kHalves},
                                      std::pair{Sizes{16, 4, 96, 96}, Mxfp4Rows::kAlternating},
-                                     std::pair{Sizes{32, 4, 160, 288}, Mxfp4Rows::kAlternating}}) {
+                                     std::pair{Sizes{32, 4, 160, 288}, Mxfp4Rows::kAlternating},
+                                     std::pair{Sizes{8, 2, 1152, 704}, Mxfp4Rows::kAlternating},
+                                     std::pair{Sizes{4, 2, 4128, 32}, Mxfp4Rows::kHalves}}) {
     const auto matrix = [&](int64_t rows, int64_t cols, Mxfp4Rows rows_order) {
       std::uniform_int_distribution<int> byte(0, 255);
       std::uniform_int_distribution<int> scale(115, 128);
@@ -590,16 +626,123 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
     Weights tiled = plain;
     tiled.gate_up_on_device = gate_up.second;
     tiled.down_on_device = down.second;
-    for (const int64_t toks : {1, 5, 30, 60, 170, 900}) {
-      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+    const std::vector<std::pair<int64_t, int64_t>> counts = {
+        {1, -1}, {5, -1}, {5, 0}, {30, -1}, {60, -1}, {60, 17}, {120, -1}, {170, -1}, {900, -1}};
+    for (const auto& [toks, num_real] : counts) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
+                   std::to_string(num_real));
       const std::vector<uint16_t> x =
           to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));
-      const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
-      const Run as_bf16 = run(sizes, plain, x, logits);
-      const Run as_mxfp4 = run(sizes, tiled, x, logits);
+      std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      // Some experts have many more rows than others.
+      for (size_t i = 0; i < logits.size(); ++i) {
+        logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
+      }
+      const Run as_bf16 = run(sizes, plain, x, logits, num_real);
+      const Run as_mxfp4 = run(sizes, tiled, x, logits, num_real);
       EXPECT_EQ(as_bf16.activated, as_mxfp4.activated);
       EXPECT_EQ(as_bf16.products, as_mxfp4.products);
       EXPECT_EQ(as_bf16.sums, as_mxfp4.sums);
+      EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
+    }
+    arena().reset();
+  }
+}
+
+// Matrices in tiles of linear operations yield what their weights in bf16 (quant_weight) yield, bit for bit.
+TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
+  struct Case {
+    Sizes sizes;
+    PackedKind kind;
+    int32_t group = 128;
+    bool zeros = false;
+  };
+  const auto matrix = [&](const Case& c, int64_t rows, int64_t cols) {
+    PackedWeight plain;
+    plain.n = static_cast<int32_t>(c.sizes.num_experts * rows);
+    plain.k = static_cast<int32_t>(cols);
+    plain.kind = PackedKind::kBF16;
+    PackedWeight tiled = plain;
+    tiled.kind = c.kind;
+    tiled.group = c.group;
+    tiled.has_zero_points = c.zeros;
+    tiled.zero_point = c.kind == PackedKind::kQ4 ? 8 : c.kind == PackedKind::kQ8 ? 128 : 0;
+    std::uniform_int_distribution<int> number(0, c.kind == PackedKind::kQ4 ? 15 : 255);
+    const float most = c.kind == PackedKind::kQ4 ? 2e-2F : 1e-3F;
+    std::uniform_real_distribution<float> scale(most / 10, most);
+    const auto groups = static_cast<size_t>((cols + c.group - 1) / c.group);
+    std::vector<uint16_t> values;
+    values.reserve(static_cast<size_t>(plain.n) * static_cast<size_t>(cols));
+    std::vector<std::byte> tiles(quant_tiles_bytes(tiled));
+    const size_t of_tile_row = quant_row_bytes(tiled);
+    for (size_t tile = 0; tile * of_tile_row < tiles.size(); ++tile) {
+      std::vector<uint8_t> numbers(static_cast<size_t>(kQuantTileRows * cols));
+      std::vector<float> scales(kQuantTileRows * groups);
+      std::vector<uint8_t> zeros(kQuantTileRows * groups, static_cast<uint8_t>(tiled.zero_point));
+      std::ranges::generate(scales, [&] { return scale(rng_); });
+      if (c.zeros) {
+        std::ranges::generate(zeros, [&] { return static_cast<uint8_t>(number(rng_)); });
+      }
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        numbers[i] = static_cast<uint8_t>(number(rng_));
+        const size_t row = i / static_cast<size_t>(cols);
+        const size_t at =
+            row * groups + i % static_cast<size_t>(cols) / static_cast<size_t>(c.group);
+        float value = static_cast<float>(numbers[i]) - static_cast<float>(zeros[at]);
+        if (c.kind == PackedKind::kF8) {
+          numbers[i] = (numbers[i] & 0x7fU) == 0x7fU ? 0 : numbers[i];  // no NaN
+          value = f8_e4m3_to_f32(numbers[i]);
+        }
+        values.push_back(quant_weight(value, scales[at]));
+      }
+      pack_quant_tiles(tiled,
+                       kQuantTileRows,
+                       {.numbers = numbers.data(), .scales = scales.data(), .zeros = zeros.data()},
+                       std::span(tiles).subspan(tile * of_tile_row, of_tile_row));
+    }
+    plain.data = reinterpret_cast<const std::byte*>(upload(values));
+    tiled.data = upload(tiles);
+    return std::pair{plain, tiled};
+  };
+  for (const Case& c : {Case{{8, 2, 128, 64}, PackedKind::kF8},
+                        Case{{16, 4, 272, 80}, PackedKind::kF8},
+                        Case{{32, 8, 2048, 768}, PackedKind::kF8},
+                        Case{{4, 2, 80, 16}, PackedKind::kF8},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 128},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, true},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 128},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, true},
+                        Case{{32, 8, 1024, 320}, PackedKind::kQ4, 64, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32}}) {
+    const Sizes& sizes = c.sizes;
+    const auto gate_up = matrix(c, 2 * sizes.inner, sizes.hidden);
+    const auto down = matrix(c, sizes.hidden, sizes.inner);
+    Weights plain;
+    plain.gate_up_on_device = gate_up.first;
+    plain.down_on_device = down.first;
+    Weights tiled = plain;
+    tiled.gate_up_on_device = gate_up.second;
+    tiled.down_on_device = down.second;
+    Weights mixed = plain;  // one of the products
+    mixed.down_on_device = down.second;
+    const std::vector<std::pair<int64_t, int64_t>> counts = {
+        {1, -1}, {5, -1}, {5, 0}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
+    for (const auto& [toks, num_real] : counts) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(c.kind)) + " in groups of " +
+                   std::to_string(c.group) + ", " + std::to_string(sizes.num_experts) +
+                   " experts, " + std::to_string(toks) + ", " + std::to_string(num_real));
+      const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
+      std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      // Some experts have many more rows than others.
+      for (size_t i = 0; i < logits.size(); ++i) {
+        logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
+      }
+      const Run as_bf16 = run(sizes, plain, x, logits, num_real);
+      const Run in_tiles = run(sizes, tiled, x, logits, num_real);
+      EXPECT_EQ(as_bf16.activated, in_tiles.activated);
+      EXPECT_EQ(as_bf16.products, in_tiles.products);
+      EXPECT_EQ(as_bf16.sums, in_tiles.sums);
+      EXPECT_EQ(as_bf16.sums, run(sizes, mixed, x, logits, num_real).sums);
       EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
     }
     arena().reset();

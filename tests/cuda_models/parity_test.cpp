@@ -159,6 +159,29 @@ TEST_F(CudaParity, QuantisedWeights) {
                   "off");
   }
 }
+// The same of experts, a tensor for each.
+TEST_F(CudaParity, QuantisedExperts) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "int8_channel", "pack4_zeros", "awq"}) {
+    SCOPED_TRACE(scheme);
+    const TempDir dir;
+    const TempDir twin;
+    const test::QuantisedModel model{{.family = "qwen3_moe",
+                                      .num_layers = 2,
+                                      .intermediate_size = 192,
+                                      .num_experts = 16,
+                                      .num_chosen = 4,
+                                      .seed = 29},
+                                     scheme};
+    expect_parity(model.write(dir, twin).first,
+                  model.base.vocab_size,
+                  "bfloat16",
+                  {},
+                  "auto",
+                  "auto",
+                  "auto",
+                  "off");
+  }
+}
 // Inputs rounded to 8 bits, from bf16 on the GPU: some have the number next to the CPU's, and what follows differs by the
 // noise of that rounding (tests/golden/quantised_test.cpp).
 TEST_F(CudaParity, RoundedInputs) {

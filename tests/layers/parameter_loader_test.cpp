@@ -283,6 +283,32 @@ TEST_F(ParameterLoaderOnGpu, BeforeHopperTheyAreRowsOfBf16) {
   EXPECT_EQ(loader.matrix(linear("Q4_K")).kind, PackedKind::kBF16);
 }
 
+TEST_F(ParameterLoaderOnGpu, ExpertsTakeTilesToo) {
+  TensorSpec experts{"BF16", kRows, kCols};
+  experts.of_experts = true;
+  const auto load = [&](TensorSpec spec, DType rows = DType::kBF16) {
+    ParameterLoader loader(mixed_.checkpoint(),
+                           *stream_,
+                           arena_,
+                           LoadFormat::kAuto,
+                           rows,
+                           {},
+                           {.to_fp8 = true, .exact = false, .rounds_inputs = true});
+    return loader.matrix(spec);
+  };
+  on(90);
+  const size_t used = arena_.used();
+  const PackedWeight tiles = load(experts);
+  EXPECT_EQ(tiles.kind, PackedKind::kF8) << "their products round no inputs";
+  EXPECT_EQ(arena_.used() - used, static_cast<size_t>(kRows * kCols) * 33 / 32);
+  TensorSpec of_gguf = experts;
+  of_gguf.name = "Q4_K";
+  EXPECT_EQ(load(of_gguf).kind, PackedKind::kBF16);
+  EXPECT_EQ(load(experts, DType::kF32).kind, PackedKind::kF32);
+  on(80);
+  EXPECT_EQ(load(experts).kind, PackedKind::kBF16);
+}
+
 TEST_F(ParameterLoaderOnGpu, PartsOfSeveralTypesShareTilesOrAreRows) {
   on(90);
   ParameterLoader loader = this->loader(mixed_.checkpoint());

@@ -26,21 +26,11 @@ __device__ __forceinline__ void cluster_arrive() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
-// The same, with writes before it visible behind it.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
 // The same address in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, int rank) {
   uint32_t remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared), "r"(rank));
   return remote;
-}
-__device__ __forceinline__ float load_remote(uint32_t remote) {
-  float v;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(remote) : "memory");
-  return v;
 }
 // Copies from this CTA's shared memory to another's; the bytes count on that CTA's mbarrier.
 __device__ __forceinline__ void remote_copy(uint32_t to,

@@ -4,8 +4,8 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "device/device.h"
-#include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/cluster_read.cuh"
+#include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/delta/gated_delta.h"
@@ -33,10 +33,12 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kTile = 16;       // tokens
-constexpr int kKeyLanes = 8;    // that share a column's keys
-constexpr int kSplit = 4;       // CTAs of a cluster
-constexpr int kSplitDim = 128;  // of the values of a head that a cluster divides
+constexpr int kTile = 16;         // tokens
+constexpr int kKeyLanes = 8;      // that share a column's keys
+constexpr int kSplit = 4;         // CTAs of a cluster
+constexpr int kSplitDim = 128;    // of the values of a head that a cluster divides
+constexpr int kSplitWorkers = 4;  // warps of such a CTA that run the recurrence
+constexpr int kSplitThreads = (kSplitWorkers + 5) * 32;
 constexpr int kMaxThreads = 256;
 constexpr int kMaxHeadPages = 128;
 constexpr int kTaps = kMaxCudaConvLen;
@@ -222,12 +224,14 @@ __device__ __forceinline__ float softplus(float x) { return x > 20.0F ? x : log1
 struct Channels {
   int in_head;     // among the head's [2 * key_dim + value_dim]; -1: no channels, or the gate's
   int64_t column;  // of qkvz
+  int at;          // among those of the part: queries, keys, values, gates
   bool gate;
   bool any;
 
-  // part: of so many that divide the head's values.
-  __device__ __forceinline__ Channels(const GatedDeltaShape& s, int head, int part, int parts) {
-    const int at = 2 * static_cast<int>(threadIdx.x);
+  // thread: among those that convolve; part: of so many that divide the head's values.
+  __device__ __forceinline__
+  Channels(const GatedDeltaShape& s, int thread, int head, int part, int parts) {
+    at = 2 * thread;
     const int key_head = s.key_head(head);
     const int columns = s.value_dim / parts;
     const int keys = 2 * s.key_dim;
@@ -247,17 +251,20 @@ struct Channels {
   }
 };
 
-// A tile of tokens in shared memory.
+// A tile of tokens in shared memory: queries, keys and gates, and values with output gates.
 template <int kKeys>
-struct Tile {
-  static constexpr int kKeyDim = kKeys * kKeyLanes;
-  float q[kTile][kKeyDim];
-  float k[kTile][kKeyDim];
-  float v[kTile][128];  // then the outputs
-  float z[kTile][128];  // after silu
+struct KeyTile {
+  static constexpr int kDim = kKeys * kKeyLanes;
+  float q[kTile][kDim];
+  float k[kTile][kDim];
   float decay[kTile];
   float beta[kTile];
   float qk[kTile];
+};
+template <int kWidth>
+struct ValueTile {
+  float v[kTile][kWidth];  // then the outputs
+  float z[kTile][kWidth];  // after silu
 };
 
 // What a CTA brings to shared memory before its first tile, since each access to it would otherwise be another wait.
@@ -308,7 +315,7 @@ struct Window {
 };
 
 // Fills the tile with n tokens from `tok` on: convolved queries, keys and values, and gates of the output.
-template <typename T, int kKeys>
+template <typename T, int kKeys, int kWidth>
 __device__ __forceinline__ void convolve(const Params<T>& a,
                                          const Channels& channels,
                                          const float2 (&weight)[kTaps],
@@ -316,7 +323,8 @@ __device__ __forceinline__ void convolve(const Params<T>& a,
                                          int64_t tok,
                                          int n,
                                          int parts,
-                                         Tile<kKeys>& tile) {
+                                         KeyTile<kKeys>& keys,
+                                         ValueTile<kWidth>& values) {
   if (!channels.any) {
     return;
   }
@@ -327,13 +335,13 @@ __device__ __forceinline__ void convolve(const Params<T>& a,
     in[t] = t < n ? load_two(x + t * a.qkvz_stride) : float2{};
   }
   const GatedDeltaShape& s = a.shape;
-  const int at = 2 * static_cast<int>(threadIdx.x);
+  const int at = channels.at;
   const int mixed = 2 * s.key_dim + s.value_dim / parts;
-  float* to = at < s.key_dim       ? &tile.q[0][at]
-              : at < 2 * s.key_dim ? &tile.k[0][at - s.key_dim]
-              : at < mixed         ? &tile.v[0][at - 2 * s.key_dim]
-                                   : &tile.z[0][at - mixed];
-  const int stride = at < 2 * s.key_dim ? Tile<kKeys>::kKeyDim : 128;
+  float* to = at < s.key_dim       ? &keys.q[0][at]
+              : at < 2 * s.key_dim ? &keys.k[0][at - s.key_dim]
+              : at < mixed         ? &values.v[0][at - 2 * s.key_dim]
+                                   : &values.z[0][at - mixed];
+  const int stride = at < 2 * s.key_dim ? KeyTile<kKeys>::kDim : kWidth;
 #pragma unroll
   for (int t = 0; t < kTile; ++t) {
     if (t < n) {
@@ -379,7 +387,7 @@ struct Gates {
     return {to_float(from[0]), to_float(from[apart])};
   }
   template <int kKeys>
-  __device__ __forceinline__ void put(const float2& ba, int t, Tile<kKeys>& tile) const {
+  __device__ __forceinline__ void put(const float2& ba, int t, KeyTile<kKeys>& tile) const {
     tile.decay[t] = expf(rate * softplus(ba.y + dt_bias));
     tile.beta[t] = 1.0F / (1.0F + expf(-ba.x));
   }
@@ -390,7 +398,7 @@ template <int kKeys>
 __device__ __forceinline__ void prepare(const GatedDeltaShape& s,
                                         float query_scale,
                                         int t,
-                                        Tile<kKeys>& tile) {
+                                        KeyTile<kKeys>& tile) {
   constexpr int kEach = kKeys * kKeyLanes / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float q[kEach];
@@ -424,9 +432,10 @@ __device__ __forceinline__ void prepare(const GatedDeltaShape& s,
 
 // Advances a warp's columns by token t of the tile and leaves their outputs in place of the values. first_column: the
 // lane's, in the tile.
-template <int kKeys, int kColumns>
+template <int kKeys, int kColumns, int kWidth>
 __device__ __forceinline__ void advance(Matrix<kKeys, kColumns>& m,
-                                        Tile<kKeys>& tile,
+                                        const KeyTile<kKeys>& tile,
+                                        ValueTile<kWidth>& values,
                                         int t,
                                         int first_key,
                                         int first_column,
@@ -476,7 +485,7 @@ __device__ __forceinline__ void advance(Matrix<kKeys, kColumns>& m,
   const int mine = kColumns == 4 ? (second ? 2 : 0) + (odd ? 1 : 0) : (second ? 1 : 0);
   const int column = first_column + mine;
   const float decay = tile.decay[t];
-  const float value = column < num_columns ? tile.v[t][column] : 0.0F;
+  const float value = column < num_columns ? values.v[t][column] : 0.0F;
   const float change = (value - decay * one) * tile.beta[t];
   float changes[kColumns];
 #pragma unroll
@@ -496,34 +505,27 @@ __device__ __forceinline__ void advance(Matrix<kKeys, kColumns>& m,
     of_mine = mine == c ? changes[c] : of_mine;
   }
   if (upper && (kColumns == 4 || !odd) && column < num_columns) {
-    tile.v[t][column] = fmaf(tile.qk[t], of_mine, one * decay);
+    values.v[t][column] = fmaf(tile.qk[t], of_mine, one * decay);
   }
 }
 
-// The gated norm of a token's outputs; a warp. kParts: CTAs of the cluster that divide them.
-template <typename T, int kKeys, int kParts>
+// The gated norm of a token's outputs; a warp. get(row, i): element 32 * i + lane of a row that begins there.
+template <typename T, int kWidth, typename Get>
 __device__ __forceinline__ void finish(const Params<T>& a,
                                        int head,
                                        int64_t tok,
                                        int t,
                                        const float (&norm)[128],
-                                       const Tile<kKeys>& tile) {
+                                       const ValueTile<kWidth>& values,
+                                       const Get& get) {
   constexpr int kEach = 4;
   const int dim = a.shape.value_dim;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto get = [lane](const float(&row)[128], int i) {
-    if constexpr (kParts == 1) {
-      return row[lane + 32 * i];
-    } else {
-      static_assert(kSplitDim == 32 * kParts && kEach == kParts);
-      return load_remote(remote_address(shared_address(row + lane), i));
-    }
-  };
   float x[kEach];
   float squares = 0.0F;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    x[i] = lane + 32 * i < dim ? get(tile.v[t], i) : 0.0F;
+    x[i] = lane + 32 * i < dim ? get(values.v[t], i) : 0.0F;
     squares = fmaf(x[i], x[i], squares);
   }
   const float factor = rsqrtf(sum_of_lanes(squares) / static_cast<float>(dim) + a.norm_eps);
@@ -532,174 +534,302 @@ __device__ __forceinline__ void finish(const Params<T>& a,
   for (int i = 0; i < kEach; ++i) {
     const int at = lane + 32 * i;
     if (at < dim) {
-      store(out + at, x[i] * factor * norm[at] * get(tile.z[t], i));
+      store(out + at, x[i] * factor * norm[at] * get(values.z[t], i));
     }
   }
 }
 
-// All tokens of a row's head. kParts CTAs have a part of its columns each.
-template <typename T, int kKeys, int kParts>
-__device__ __forceinline__ void advance_head(const Params<T>& a, Tile<kKeys>& tile) {
-  constexpr int kColumns = kParts == 1 ? 4 : 2;  // of a lane
-  constexpr int kWarpColumns = 4 * kColumns;
-  const GatedDeltaShape& s = a.shape;
-  const int head = static_cast<int>(blockIdx.x) / kParts;
-  const int part = static_cast<int>(blockIdx.x) % kParts;
-  // The last rows of a batch have the most tokens.
-  const int batch_idx = a.first_row + static_cast<int>(gridDim.y - 1 - blockIdx.y);
-  const int32_t index = a.idx_mapping[batch_idx];
-  if (index < 0) {
-    pdl_wait();
-    return;
-  }
-  const Row row = row_of(a, batch_idx, index);
-  const int num_columns = s.value_dim / kParts;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const auto warps = static_cast<int>(blockDim.x) / 32;
-  const int first_key = lane / 4 * 4;
-  const int first_column = warp * kWarpColumns + lane % 4 * kColumns;
-  const bool has_columns = first_column < num_columns;
-  // Offsets from the begin of the page in which the head's state begins.
-  const auto page_floats = static_cast<int32_t>(a.pages.page_floats);
-  const auto state = static_cast<int32_t>(head * s.head_state_floats());
-  const int32_t first_page = state / page_floats;
-  const int32_t of_window = state - first_page * page_floats;
-  const int32_t of_matrix =
-      of_window + (s.conv_len - 1) * s.head_channels() + part * num_columns + first_column;
-  __shared__ HeadConstants constants;
-  for (int i = static_cast<int>(threadIdx.x); i < kMaxHeadPages;
-       i += static_cast<int>(blockDim.x)) {
-    if (first_page + i < a.pages.num_pages) {
-      constants.own[i] = row.own[first_page + i];
-      constants.start[i] = row.start == nullptr ? 0 : row.start[first_page + i];
+// A CTA's row and head, and where in the pages the head's state lies.
+template <typename T>
+struct Place {
+  int head;
+  int32_t first_page;  // in which the head's state begins
+  int32_t of_window;   // offsets from that page's begin
+  int32_t of_matrix;
+  Row row;
+
+  // Returns false for a row of padding.
+  __device__ __forceinline__ bool find(const Params<T>& a, int of_head) {
+    // The last rows of a batch have the most tokens.
+    const int batch_idx = a.first_row + static_cast<int>(gridDim.y - 1 - blockIdx.y);
+    const int32_t index = a.idx_mapping[batch_idx];
+    if (index < 0) {
+      return false;
     }
-    if (i < s.value_dim) {
-      constants.norm[i] = a.norm_weight[i];
-    }
+    head = of_head;
+    row = row_of(a, batch_idx, index);
+    const auto page_floats = static_cast<int32_t>(a.pages.page_floats);
+    const auto state = static_cast<int32_t>(head * a.shape.head_state_floats());
+    first_page = state / page_floats;
+    of_window = state - first_page * page_floats;
+    of_matrix = of_window + (a.shape.conv_len - 1) * a.shape.head_channels();
+    return true;
   }
-  __syncthreads();
-  const int32_t* start = row.start == nullptr ? nullptr : constants.start;
-  Matrix<kKeys, kColumns> m;
-  m.load(a.pages, has_columns ? start : nullptr, of_matrix, first_key, s.key_dim, s.value_dim);
-  const Channels channels(s, head, part, kParts);
-  Window window;
-  window.load(s, a.pages, start, of_window, channels.in_head);
-  const Gates<T> gates(a, head);
-  float2 weight[kTaps] = {};  // of the latest input first
+  __device__ __forceinline__ void bring(const Params<T>& a, HeadConstants& to) const {
+    const auto threads = static_cast<int>(blockDim.x);
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxHeadPages; i += threads) {
+      if (first_page + i < a.pages.num_pages) {
+        to.own[i] = row.own[first_page + i];
+        to.start[i] = row.start == nullptr ? 0 : row.start[first_page + i];
+      }
+      if (i < a.shape.value_dim) {
+        to.norm[i] = a.norm_weight[i];
+      }
+    }
+    __syncthreads();
+  }
+  // Tokens of the tile that begins behind `done` ones.
+  [[nodiscard]] __device__ __forceinline__ int tile_toks(int done) const {
+    const int limit = done < row.num_before ? row.num_before : row.num_toks;
+    return min(kTile, limit - done);
+  }
+  // Whether the state behind `done` tokens is the checkpoint.
+  [[nodiscard]] __device__ __forceinline__ bool keeps(int done) const {
+    return done > 0 && done == row.num_before;
+  }
+};
+
+// The convolution's weights of a thread's channels, that of the latest input first.
+template <typename T>
+__device__ __forceinline__ void load_weights(const Params<T>& a,
+                                             const Channels& channels,
+                                             float2 (&weight)[kTaps]) {
   if (channels.in_head >= 0) {
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {
-      if (j < s.conv_len) {
-        weight[j] = load_two(a.conv + (s.conv_len - 1 - j) * s.num_channels() + channels.column);
+      if (j < a.shape.conv_len) {
+        weight[j] = load_two(a.conv + (a.shape.conv_len - 1 - j) * a.shape.num_channels() +
+                             channels.column);
       }
     }
-  }
-  pdl_wait();
-  pdl_release();
-  const auto sync = [] {
-    if constexpr (kParts == 1) {
-      __syncthreads();
-    } else {
-      cluster_sync();
-    }
-  };
-  // Every part has the inputs of queries and keys; one stores them.
-  const int saved = part > 0 && channels.in_head < 2 * s.key_dim ? -1 : channels.in_head;
-  const auto save = [&](const int32_t* cells) {
-    if (has_columns) {
-      m.save(a.pages, cells, of_matrix, first_key, s.key_dim, s.value_dim);
-    }
-    window.save(s, a.pages, cells, of_window, saved);
-  };
-  for (int done = 0; done < row.num_toks;) {
-    if (done > 0 && done == row.num_before) {
-      save(row.kept + first_page);
-    }
-    const int limit = done < row.num_before ? row.num_before : row.num_toks;
-    const int n = min(kTile, limit - done);
-    const int64_t tok = int64_t{row.first_tok} + done;
-    const auto thread = static_cast<int>(threadIdx.x);
-    const float2 ba = thread < n ? gates.load(tok + thread) : float2{};
-    convolve(a, channels, weight, window, tok, n, kParts, tile);
-    if (thread < n) {
-      gates.put(ba, thread, tile);
-    }
-    __syncthreads();
-    for (int t = warp; t < n; t += warps) {
-      prepare(s, a.query_scale, t, tile);
-    }
-    __syncthreads();
-    if (warp * kWarpColumns < num_columns) {
-      for (int t = 0; t < n; ++t) {
-        advance(m, tile, t, first_key, first_column, num_columns);
-      }
-    }
-    done += n;
-    if (kParts == 1 && done == row.num_toks) {
-      save(constants.own);
-    }
-    sync();
-    for (int t = warp * kParts + part; t < n; t += warps * kParts) {
-      finish<T, kKeys, kParts>(a, head, tok + t, t, constants.norm, tile);
-    }
-    sync();
-  }
-  if (kParts > 1) {  // now that every part has read the inputs of queries and keys
-    save(constants.own);
   }
 }
 
 template <typename T, int kKeys>
 __global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
     const __grid_constant__ Params<T> a) {
-  __shared__ __align__(16) Tile<kKeys> tile;
-  advance_head<T, kKeys, 1>(a, tile);
+  constexpr int kColumns = 4;  // of a lane
+  constexpr int kWarpColumns = 4 * kColumns;
+  __shared__ __align__(16) KeyTile<kKeys> keys;
+  __shared__ __align__(16) ValueTile<128> values;
+  __shared__ HeadConstants constants;
+  const GatedDeltaShape& s = a.shape;
+  Place<T> place;
+  if (!place.find(a, static_cast<int>(blockIdx.x))) {
+    pdl_wait();
+    return;
+  }
+  place.bring(a, constants);
+  const Row& row = place.row;
+  const int32_t* start = row.start == nullptr ? nullptr : constants.start;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const auto warps = static_cast<int>(blockDim.x) / 32;
+  const int first_key = lane / 4 * 4;
+  const int first_column = warp * kWarpColumns + lane % 4 * kColumns;
+  const int32_t of_columns = place.of_matrix + first_column;
+  const bool has_columns = first_column < s.value_dim;
+  Matrix<kKeys, kColumns> m;
+  m.load(a.pages, has_columns ? start : nullptr, of_columns, first_key, s.key_dim, s.value_dim);
+  const Channels channels(s, thread, place.head, 0, 1);
+  Window window;
+  window.load(s, a.pages, start, place.of_window, channels.in_head);
+  float2 weight[kTaps] = {};
+  load_weights(a, channels, weight);
+  const Gates<T> gates(a, place.head);
+  pdl_wait();
+  pdl_release();
+  const auto save = [&](const int32_t* cells) {
+    if (has_columns) {
+      m.save(a.pages, cells, of_columns, first_key, s.key_dim, s.value_dim);
+    }
+    window.save(s, a.pages, cells, place.of_window, channels.in_head);
+  };
+  for (int done = 0; done < row.num_toks;) {
+    if (place.keeps(done)) {
+      save(row.kept + place.first_page);
+    }
+    const int n = place.tile_toks(done);
+    const int64_t tok = int64_t{row.first_tok} + done;
+    const float2 ba = thread < n ? gates.load(tok + thread) : float2{};
+    convolve(a, channels, weight, window, tok, n, 1, keys, values);
+    if (thread < n) {
+      gates.put(ba, thread, keys);
+    }
+    __syncthreads();
+    for (int t = warp; t < n; t += warps) {
+      prepare(s, a.query_scale, t, keys);
+    }
+    __syncthreads();
+    if (warp * kWarpColumns < s.value_dim) {
+      for (int t = 0; t < n; ++t) {
+        advance(m, keys, values, t, first_key, first_column, s.value_dim);
+      }
+    }
+    done += n;
+    if (done == row.num_toks) {
+      save(constants.own);
+    }
+    __syncthreads();
+    for (int t = warp; t < n; t += warps) {
+      finish(a, place.head, tok + t, t, constants.norm, values, [lane](const float* of, int i) {
+        return of[32 * i + lane];
+      });
+    }
+    __syncthreads();
+  }
 }
 
-// The same by clusters.
+// A head of a row by a cluster: each CTA has a part of the columns. Four of its warps run the recurrence on a tile, while
+// the others finish the tile before and prepare the one behind. They meet once a tile, with those of the other CTAs.
 template <typename T>
-__global__ void WR_CLUSTER_DIMS(kSplit) __launch_bounds__(kMaxThreads, 2)
+__global__ void WR_CLUSTER_DIMS(kSplit) __launch_bounds__(kSplitThreads, 1)
 advance_split_heads(const __grid_constant__ Params<T> a) {
 #if __CUDA_ARCH__ >= 900
-  __shared__ __align__(16) Tile<16> tile;
-  advance_head<T, 16, kSplit>(a, tile);
+  constexpr int kColumns = 2;  // of a lane
+  constexpr int kWidth = kSplitDim / kSplit;
+  constexpr int kHelpers = kSplitThreads - kSplitWorkers * 32;
+  static_assert(kSplitWorkers * 4 * kColumns == kWidth);
+  __shared__ __align__(16) KeyTile<16> keys[2];
+  __shared__ __align__(16) ValueTile<kWidth> values[3];  // of the tile before, this one, the next
+  __shared__ HeadConstants constants;
+  const GatedDeltaShape& s = a.shape;
+  const int part = static_cast<int>(blockIdx.x) % kSplit;
+  Place<T> place;
+  if (!place.find(a, static_cast<int>(blockIdx.x) / kSplit)) {
+    pdl_wait();
+    return;
+  }
+  place.bring(a, constants);
+  const Row& row = place.row;
+  const int32_t* start = row.start == nullptr ? nullptr : constants.start;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x < kSplitWorkers * 32) {
+    const int first_key = lane / 4 * 4;
+    const int first_column =
+        static_cast<int>(threadIdx.x) / 32 * 4 * kColumns + lane % 4 * kColumns;
+    const int32_t of_columns = place.of_matrix + part * kWidth + first_column;
+    Matrix<16, kColumns> m;
+    m.load(a.pages, start, of_columns, first_key, s.key_dim, s.value_dim);
+    pdl_wait();
+    pdl_release();
+    cluster_sync();  // the first tile is prepared
+    int i = 0;
+    for (int done = 0; done < row.num_toks; ++i) {
+      if (place.keeps(done)) {
+        m.save(a.pages, row.kept + place.first_page, of_columns, first_key, s.key_dim, s.value_dim);
+      }
+      const int n = place.tile_toks(done);
+      for (int t = 0; t < n; ++t) {
+        advance(m, keys[i % 2], values[i % 3], t, first_key, first_column, kWidth);
+      }
+      done += n;
+      cluster_sync();
+    }
+    m.save(a.pages, constants.own, of_columns, first_key, s.key_dim, s.value_dim);
+    cluster_sync();  // the last tile is finished
+    return;
+  }
+  const int thread = static_cast<int>(threadIdx.x) - kSplitWorkers * 32;
+  const int warp = thread / 32;
+  const Channels channels(s, thread, place.head, part, kSplit);
+  // Every part has the inputs of queries and keys; one stores them.
+  const int saved = part > 0 && channels.in_head < 2 * s.key_dim ? -1 : channels.in_head;
+  Window window;
+  window.load(s, a.pages, start, place.of_window, channels.in_head);
+  float2 weight[kTaps] = {};
+  load_weights(a, channels, weight);
+  const Gates<T> gates(a, place.head);
+  pdl_wait();
+  pdl_release();
+  const auto prepare_tile = [&](int i, int done) {
+    if (place.keeps(done)) {
+      window.save(s, a.pages, row.kept + place.first_page, place.of_window, saved);
+    }
+    const int n = place.tile_toks(done);
+    const int64_t tok = int64_t{row.first_tok} + done;
+    const float2 ba = thread < n ? gates.load(tok + thread) : float2{};
+    convolve(a, channels, weight, window, tok, n, kSplit, keys[i % 2], values[i % 3]);
+    if (thread < n) {
+      gates.put(ba, thread, keys[i % 2]);
+    }
+    named_sync(1, kHelpers);
+    for (int t = warp; t < n; t += kHelpers / 32) {
+      prepare(s, a.query_scale, t, keys[i % 2]);
+    }
+  };
+  const auto finish_tile = [&](int i, int done, int n) {
+    for (int t = warp * kSplit + part; t < n; t += kHelpers / 32 * kSplit) {
+      finish(a,
+             place.head,
+             int64_t{row.first_tok} + done + t,
+             t,
+             constants.norm,
+             values[i % 3],
+             [lane](const float* of, int rank) { return load_remote(of + lane, rank); });
+    }
+  };
+  if (row.num_toks > 0) {
+    prepare_tile(0, 0);
+  }
+  cluster_sync();
+  int i = 0;
+  int before = 0;  // tokens before the tile before, and of that tile
+  int before_toks = 0;
+  for (int done = 0; done < row.num_toks; ++i) {
+    const int n = place.tile_toks(done);
+    finish_tile(i + 2, before, before_toks);  // i - 1 in turn of three
+    if (done + n < row.num_toks) {
+      prepare_tile(i + 1, done + n);
+    }
+    before = done;
+    before_toks = n;
+    done += n;
+    cluster_sync();
+  }
+  finish_tile(i + 2, before, before_toks);
+  window.save(s, a.pages, constants.own, place.of_window, saved);
+  cluster_sync();
 #endif
 }
 
-// Launches a kernel for rows from `first` on.
-template <typename T>
-void launch_rows(Stream& stream,
-                 Params<T> params,
-                 int64_t first,
-                 int64_t rows,
-                 int parts,
-                 void (*kernel)(Params<T>)) {
-  if (rows <= 0) {
-    return;
+template <typename T, int kKeys>
+void launch_heads(Stream& stream, Params<T> params, int64_t first, int64_t rows) {
+  if (rows > 0) {
+    const GatedDeltaShape& shape = params.shape;
+    const int warps =
+        std::max(ceil_div(shape.value_dim, 16), ceil_div(shape.key_dim + shape.value_dim, 32));
+    params.first_row = static_cast<int32_t>(first);
+    const dim3 grid(static_cast<unsigned>(shape.num_value_heads), static_cast<unsigned>(rows));
+    launch(stream,
+           "gated_delta",
+           {grid, static_cast<unsigned>(warps * 32)},
+           advance_heads<T, kKeys>,
+           params);
   }
-  const GatedDeltaShape& shape = params.shape;
-  const int columns = shape.value_dim / parts;
-  const int warps = std::max(ceil_div(columns, parts == 1 ? 16 : 8),
-                             ceil_div(2 * shape.key_dim + 2 * columns, 64));
-  params.first_row = static_cast<int32_t>(first);
-  const dim3 grid(static_cast<unsigned>(shape.num_value_heads * parts),
-                  static_cast<unsigned>(rows));
-  launch(stream, "gated_delta", {grid, static_cast<unsigned>(warps * 32)}, kernel, params);
 }
 
-// Whether clusters take the rows behind the decode rows: the device has room for them, and they have several tiles.
+template <typename T>
+void launch_split_heads(Stream& stream, Params<T> params, int64_t first, int64_t rows) {
+  params.first_row = static_cast<int32_t>(first);
+  const dim3 grid(static_cast<unsigned>(params.shape.num_value_heads * kSplit),
+                  static_cast<unsigned>(rows));
+  launch(stream, "gated_delta", {grid, kSplitThreads}, advance_split_heads<T>, params);
+}
+
+// Whether clusters take the rows behind the decode rows: an SM is left for each CTA, and they have several tiles.
 bool splits_heads(const DeviceFacts& device,
                   const GatedDeltaShape& shape,
                   int64_t rows,
                   int64_t toks) {
   return device.compute_capability >= 90 && shape.value_dim == kSplitDim &&
-         shape.key_dim > 4 * kKeyLanes && rows * shape.num_value_heads <= device.num_sms &&
-         toks >= 2 * kTile * rows;
+         shape.key_dim == kSplitDim && rows > 0 &&
+         rows * shape.num_value_heads * kSplit <= device.num_sms && toks >= 2 * kTile * rows;
 }
 
 template <typename T, int kKeys>
-void launch_heads(Stream& stream, const GatedDeltaArgs& args) {
+void launch_all(Stream& stream, const GatedDeltaArgs& args) {
   const GatedDeltaShape& shape = args.shape;
   const Params<T> params{.shape = shape,
                          .qkvz = static_cast<const T*>(args.qkvz.data),
@@ -724,17 +854,17 @@ void launch_heads(Stream& stream, const GatedDeltaArgs& args) {
   const int64_t rows = std::min(toks, args.idx_mapping.shape[0]);  // a row has a token at least
   const int64_t decodes = std::min<int64_t>(args.num_decode_rows, rows);
   if (splits_heads(stream.device().facts(), shape, rows - decodes, toks - decodes)) {
-    launch_rows(stream, params, decodes, rows - decodes, kSplit, &advance_split_heads<T>);
-    launch_rows(stream, params, 0, decodes, 1, &advance_heads<T, kKeys>);
+    launch_split_heads(stream, params, decodes, rows - decodes);
+    launch_heads<T, kKeys>(stream, params, 0, decodes);
   } else {
-    launch_rows(stream, params, 0, rows, 1, &advance_heads<T, kKeys>);
+    launch_heads<T, kKeys>(stream, params, 0, rows);
   }
 }
 
 template <typename T>
 void launch_of_type(Stream& stream, const GatedDeltaArgs& args) {
-  args.shape.key_dim <= 4 * kKeyLanes ? launch_heads<T, 4>(stream, args)
-                                      : launch_heads<T, 16>(stream, args);
+  args.shape.key_dim <= 4 * kKeyLanes ? launch_all<T, 4>(stream, args)
+                                      : launch_all<T, 16>(stream, args);
 }
 
 }  // namespace

@@ -4,12 +4,13 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/combine_experts.h"
+#include "kernels/linear/finish.cuh"
 
 #include <algorithm>
 
 // Formula, shapes, preconditions: combine_experts.h. x is float32 or bf16.
 // Mapping: a thread has eight elements of a row; CTAs take rows in turn.
-// Bytes moved: T * num_chosen * width elements of x, T * width float32 (twice with `add`).
+// Bytes moved: T * num_chosen * width elements of x, T * width float32 (twice with `add`), T * width bf16 with next_norm.
 namespace warprow::cuda {
 namespace {
 
@@ -31,7 +32,50 @@ struct Sums {
   int32_t width;
   int32_t num_chosen;
   bool add;
+  // The norm that follows; null: none.
+  const float* next_weight;
+  Bf16* next_rows;
+  float* next_squares;
+  bool quartered;
 };
+
+// The first half of a norm of the eight columns of a row from `col` on, as leave_squares and its callers of four columns a
+// lane: here a lane has two adjacent ones of their lanes.
+template <typename X>
+__device__ __forceinline__ void begin_norm(const Sums<X>& a,
+                                           int64_t row,
+                                           int col,
+                                           const float (&y)[kVec]) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned lanes = 0xffU << (lane & 24U);
+  float quarters[2];
+  float weighted_y[kVec];
+  load8(a.next_weight + col, weighted_y);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 four{y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]};
+    quarters[i] = quarter_of_squares<4, 2>(four, lanes);
+  }
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    weighted_y[i] = __fmul_rn(y[i], weighted_y[i]);
+  }
+  store8(a.next_rows + row * a.width + col, weighted_y);
+  const int64_t sum = (row * a.width + col) / 64;
+  if (a.quartered) {
+    if (lane % 8 < 2) {
+      reinterpret_cast<float2*>(a.next_squares)[sum * 2 + lane % 8] = {quarters[0], quarters[1]};
+    }
+    return;
+  }
+#pragma unroll
+  for (float& quarter : quarters) {
+    quarter = __fadd_rn(quarter, __shfl_xor_sync(lanes, quarter, 1));
+  }
+  if (lane % 8 == 0) {
+    a.next_squares[sum] = __fadd_rn(quarters[0], quarters[1]);
+  }
+}
 
 template <typename X>
 __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
@@ -93,6 +137,9 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
       sum[i] = __fadd_rn(sum[i], old[i]);
     }
     store8(y, sum);
+    if (a.next_weight != nullptr) {
+      begin_norm(a, row, col, sum);
+    }
   }
   if (!waited) {
     pdl_wait();
@@ -101,6 +148,7 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
 
 template <typename X>
 void launch_sums(Stream& stream, const CombineExpertsArgs& args) {
+  const HalfNorm* next = args.next_norm;
   const Sums<X> sums{.x = static_cast<const X*>(args.x.data),
                      .x_stride = args.x.stride,
                      .weights = args.weights.data,
@@ -112,7 +160,11 @@ void launch_sums(Stream& stream, const CombineExpertsArgs& args) {
                      .max_rows = static_cast<int32_t>(args.y.shape[0]),
                      .width = static_cast<int32_t>(args.y.shape[1]),
                      .num_chosen = args.lists.num_chosen,
-                     .add = args.add};
+                     .add = args.add,
+                     .next_weight = next == nullptr ? nullptr : next->weight.data,
+                     .next_rows = next == nullptr ? nullptr : static_cast<Bf16*>(next->rows.data),
+                     .next_squares = next == nullptr ? nullptr : next->squares,
+                     .quartered = args.y.shape[0] <= kMaxQuarteredRows};
   const int32_t parts = ceil_div(sums.width, kThreads * kVec);
   const int32_t most = stream.device().facts().num_sms * kCtasOfSm / parts;
   const dim3 grid(static_cast<unsigned>(std::clamp(most, 1, sums.max_rows)),
@@ -132,6 +184,10 @@ void combine_experts(Stream& stream, const CombineExpertsArgs& args) {
                rows_fit_vec(args.x.data, args.x.stride, dtype_bytes(args.x.dtype)) &&
                rows_fit_vec(args.y.data, args.y.stride[0], sizeof(float)),
            "rows of {} elements",
+           args.y.shape[1]);
+  WR_CHECK(args.next_norm == nullptr ||
+               (args.y.shape[1] % 64 == 0 && args.next_norm->rows.dtype == DType::kBF16),
+           "no norm of rows of {} elements",
            args.y.shape[1]);
   if (args.y.shape[0] == 0) {
     return;

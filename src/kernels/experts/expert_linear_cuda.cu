@@ -6,27 +6,16 @@
 #include "kernels/experts/expert_gate.cuh"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/sm90_expert_gemm.h"
+#include "kernels/linear/quant/quant_tiles.h"
 
 #include <algorithm>
 
 namespace warprow::cuda {
 namespace {
 
+// Tiles of 256 places, for which rows of x are laid out by place first.
 template <PackedKind kKind>
-void launch_sm90(Stream& stream,
-                 const ExpertLinearArgs& args,
-                 ExpertGemmArgs gemm,
-                 int32_t tile_places) {
-  switch (tile_places) {
-    case 8:
-      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
-    case 32:
-      return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
-    case 128:
-      return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
-    default:
-      break;
-  }
+void launch_wide(Stream& stream, const ExpertLinearArgs& args, ExpertGemmArgs gemm) {
   if (args.x_by_row) {
     WR_CHECK(args.gathered.shape[0] >= gemm.max_places && args.gathered.shape[1] == gemm.k &&
                  args.gathered.dtype == DType::kBF16 &&
@@ -38,6 +27,31 @@ void launch_sm90(Stream& stream,
     gemm.slots = nullptr;
   }
   sm90_wide_expert_gemm<kKind>(stream, gemm, args.epilogue);
+}
+
+template <PackedKind kKind>
+void launch_sm90(Stream& stream,
+                 const ExpertLinearArgs& args,
+                 const ExpertGemmArgs& gemm,
+                 int32_t tile_places) {
+  if (tile_places == 8) {
+    if constexpr (kKind == PackedKind::kMxfp4) {
+      return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
+    } else {
+      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
+    }
+  }
+  if (tile_places == 32) {
+    return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
+  }
+  if (tile_places == 128) {
+    return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
+  }
+  if constexpr (has_quant_tiles(kKind)) {
+    WR_CHECK(false, "quantised experts and tiles of {} places", tile_places);
+  } else {
+    launch_wide<kKind>(stream, args, gemm);
+  }
 }
 
 }  // namespace
@@ -52,7 +66,14 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
   WR_CHECK(!args.gelu || args.gate_limit == 0.0F, "gelu with a limit");
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
-  WR_CHECK(wide || mxfp4 || args.w.kind == PackedKind::kBF16);
+  const bool tiles = has_quant_tiles(args.w.kind);
+  WR_CHECK(wide || mxfp4 || tiles || args.w.kind == PackedKind::kBF16);
+  WR_CHECK(
+      !tiles || (args.n % (gates ? 32 : 16) == 0 && args.w.scales == ScaleForm::kF16 &&
+                 (args.w.group == 128 || (args.w.kind != PackedKind::kF8 && args.w.group >= 32))),
+      "tiles of {} rows an expert, groups of {}",
+      args.n,
+      args.w.group);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
            "x {}, y {}",
            dtype_name(args.x.dtype),
@@ -69,7 +90,9 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   if (num_rows == 0) {
     return;
   }
-  const int32_t width = expert_tile_places(num_rows, lists.num_chosen, lists.num_experts);
+  WR_CHECK_EQ(lists.matrices == PackedKind::kMxfp4, mxfp4);
+  const int32_t width =
+      expert_tile_places(num_rows, lists.num_chosen, lists.num_experts, lists.matrices);
   const ExpertGemmArgs gemm{
       .x = args.x.data,
       .x_stride = args.x.stride,
@@ -87,16 +110,30 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .num_experts = lists.num_experts,
       .n = args.n,
       .k = args.w.k,
+      .tile_bytes = tiles ? quant_tile_bytes(args.w) : 0,
+      .group = args.w.group,
+      .zero_point = args.w.zero_point,
+      .has_zero_points = args.w.has_zero_points,
   };
   if (wide) {
     return plain_expert_gemm<float>(stream, gemm, args.epilogue);
   }
   if (stream.device().facts().compute_capability != 90) {
-    WR_CHECK(!mxfp4, "MXFP4 needs a Hopper GPU");
+    WR_CHECK(!mxfp4 && !tiles, "quantised experts need a Hopper GPU");
     return plain_expert_gemm<Bf16>(stream, gemm, args.epilogue);
   }
-  mxfp4 ? launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width)
-        : launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
+  switch (args.w.kind) {
+    case PackedKind::kMxfp4:
+      return launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width);
+    case PackedKind::kF8:
+      return launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
+    case PackedKind::kQ8:
+      return launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);
+    case PackedKind::kQ4:
+      return launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);
+    default:
+      return launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
+  }
 }
 
 }  // namespace warprow::cuda

@@ -3,6 +3,7 @@
 
 #include "base/math.h"
 #include "device/view.h"
+#include "kernels/linear/packed_weight.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -24,13 +25,27 @@ struct ExpertLists {
   // CUDA: dev [expert_tiles_room], the work list of products: {tiles, 0, 0, 0}, then for each tile {expert, first place,
   // places, 0}. A tile has at most expert_tile_places places of one expert.
   View<int32_t, 1> tiles = {};
+  // What the experts' matrices are. CUDA: tiles have the places that suit them.
+  PackedKind matrices = PackedKind::kBF16;
 };
+
+// Whether experts' matrices of this kind are tiles of linear operations on CUDA (kernels/linear/quant/quant_tiles.h).
+constexpr bool has_quant_tiles(PackedKind kind) {
+  return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ4;
+}
 
 // Places of a tile, by the largest number of rows: a step's tiles should be full, but one tile an expert reads its matrix
 // once. Results do not depend on it.
-constexpr int32_t expert_tile_places(int64_t num_toks, int32_t num_chosen, int32_t num_experts) {
+constexpr int32_t expert_tile_places(int64_t num_toks,
+                                     int32_t num_chosen,
+                                     int32_t num_experts,
+                                     PackedKind matrices) {
   const int64_t mean = num_toks * num_chosen / num_experts;
-  return mean <= 4 ? 8 : mean <= 20 ? 32 : mean <= 160 ? 128 : 256;
+  if (matrices == PackedKind::kMxfp4) {
+    return mean <= 6 ? 8 : mean <= 28 ? 32 : mean <= 160 ? 128 : 256;
+  }
+  const bool is_wide = mean > 160 && !has_quant_tiles(matrices);
+  return mean <= 4 ? 8 : mean <= 20 ? 32 : is_wide ? 256 : 128;
 }
 
 // Tiles of a step of up to max_toks rows.
@@ -39,8 +54,8 @@ constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_
     const int64_t slots = std::min(max_toks, toks) * num_chosen;
     return std::min<int64_t>(slots, num_experts) + ceil_div(slots, width);
   };
-  const int64_t with_8 = most_tiles(5 * num_experts / num_chosen + 1, 8);
-  const int64_t with_32 = most_tiles(21 * num_experts / num_chosen + 1, 32);
+  const int64_t with_8 = most_tiles(7 * num_experts / num_chosen + 1, 8);
+  const int64_t with_32 = most_tiles(29 * num_experts / num_chosen + 1, 32);
   return std::max({with_8, with_32, most_tiles(max_toks, 128)});  // with 256 fewer
 }
 

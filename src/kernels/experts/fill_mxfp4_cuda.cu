@@ -8,18 +8,14 @@
 #include "kernels/random/random_e2m1.h"
 
 // Formula, shapes, preconditions: fill_mxfp4.h.
-// Mapping: CTA (x, y) has half y of the words of tile x.
+// Mapping: a CTA a tile, a thread two words.
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWords = 512;  // of a tile
 
-// The bits of the numbers at an even input and behind it, as number i of the halves of a word.
-__device__ __forceinline__ uint32_t two_at(const FillMxfp4Args& a,
-                                           int64_t row,
-                                           int64_t col,
-                                           int i) {
+// The numbers at an even input, in the low bits, and behind it.
+__device__ __forceinline__ uint32_t two_at(const FillMxfp4Args& a, int64_t row, int64_t col) {
   if (row < 0 || col >= a.cols) {
     return 0;
   }
@@ -29,23 +25,30 @@ __device__ __forceinline__ uint32_t two_at(const FillMxfp4Args& a,
   const bool upper = element % 4 != 0;
   const uint32_t low = e2m1_of_twice(nearest_e2m1(upper ? quad[2] : quad[0]));
   const uint32_t high = e2m1_of_twice(nearest_e2m1(upper ? quad[3] : quad[1]));
-  return mxfp4_spread(low, i) | mxfp4_spread(high, i) << 16;
+  return low | high << 4;
 }
 
 __global__ void __launch_bounds__(kThreads) fill_tiles(FillMxfp4Args a, int64_t steps) {
   pdl_wait();
-  const auto word = static_cast<int64_t>(blockIdx.y * kThreads + threadIdx.x);
+  const auto thread = static_cast<int64_t>(threadIdx.x);
   const int64_t tile = blockIdx.x / steps;
   const int64_t first = blockIdx.x % steps * kMxfp4TileCols;
-  const int64_t lane = word / 4;
+  const int64_t lane = thread / 2;
   const int64_t r = lane / 32 * 16 + lane % 32 / 4;
   const int64_t upper = mxfp4_matrix_row(tile, r, a.rows, a.order);
   const int64_t lower = mxfp4_matrix_row(tile, r + 8, a.rows, a.order);
-  const int64_t c = first + word % 4 * 16 + lane % 4 * 2;
   auto* to = static_cast<uint8_t*>(a.dst) + int64_t{blockIdx.x} * kMxfp4TileBytes;
-  reinterpret_cast<uint32_t*>(to)[word] = two_at(a, upper, c, 0) | two_at(a, lower, c, 1) |
-                                          two_at(a, upper, c + 8, 2) | two_at(a, lower, c + 8, 3);
-  if (word % 4 != 0) {
+  uint64_t words = 0;
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    const int64_t c = first + thread % 2 * 32 + block * 16 + lane % 4 * 2;
+    words |= mxfp4_spread(two_at(a, upper, c), block, 0) |
+             mxfp4_spread(two_at(a, lower, c), block, 1) |
+             mxfp4_spread(two_at(a, upper, c + 8), block, 2) |
+             mxfp4_spread(two_at(a, lower, c + 8), block, 3);
+  }
+  reinterpret_cast<uint64_t*>(to)[thread] = words;
+  if (thread % 2 != 0) {
     return;
   }
   // Lane l has byte l % 4 of the scales of lanes l / 4 * 4 to l / 4 * 4 + 3, which have the same rows.
@@ -68,7 +71,7 @@ void fill_mxfp4(Stream& stream, const FillMxfp4Args& args) {
   if (tiles > 0) {
     launch(stream,
            "fill_mxfp4",
-           {dim3(static_cast<unsigned>(tiles), kWords / kThreads), kThreads},
+           {dim3(static_cast<unsigned>(tiles)), kThreads},
            fill_tiles,
            args,
            steps);

@@ -12,14 +12,16 @@ namespace {
 
 constexpr int64_t kGroup = 32;  // inputs of a scale
 
-// By number i of a half word and a byte of two adjacent inputs: the bits of both in a word.
+// mxfp4_spread by block, register and a byte of two adjacent inputs.
 struct SpreadBytes {
-  uint32_t words[4][256] = {};
+  uint64_t words[2][4][256] = {};
 
   constexpr SpreadBytes() {
-    for (int i = 0; i < 4; ++i) {
-      for (uint32_t byte = 0; byte < 256; ++byte) {
-        words[i][byte] = mxfp4_spread(byte & 15U, i) | mxfp4_spread(byte >> 4, i) << 16;
+    for (int block = 0; block < 2; ++block) {
+      for (int reg = 0; reg < 4; ++reg) {
+        for (uint32_t byte = 0; byte < 256; ++byte) {
+          words[block][reg][byte] = mxfp4_spread(byte, block, reg);
+        }
       }
     }
   }
@@ -64,12 +66,15 @@ bool pack_mxfp4_tiles(std::span<const uint8_t> numbers,
       const int64_t r = lane / 32 * 16 + lane % 32 / 4;
       const int64_t upper = mxfp4_matrix_row(tile, r, rows, order);
       const int64_t lower = mxfp4_matrix_row(tile, r + 8, rows, order);
-      for (int64_t i = 0; i < 4; ++i) {
-        const int64_t c = first + i * 16 + lane % 4 * 2;
-        const uint32_t word =
-            kSpread.words[0][two_at(upper, c)] | kSpread.words[1][two_at(lower, c)] |
-            kSpread.words[2][two_at(upper, c + 8)] | kSpread.words[3][two_at(lower, c + 8)];
-        std::memcpy(to + lane * 16 + i * 4, &word, 4);
+      for (int64_t pair = 0; pair < 2; ++pair) {
+        uint64_t words = 0;
+        for (int64_t block = 0; block < 2; ++block) {
+          const int64_t c = first + pair * 32 + block * 16 + lane % 4 * 2;
+          const auto& spread = kSpread.words[block];
+          words |= spread[0][two_at(upper, c)] | spread[1][two_at(lower, c)] |
+                   spread[2][two_at(upper, c + 8)] | spread[3][two_at(lower, c + 8)];
+        }
+        std::memcpy(to + lane * 16 + pair * 8, &words, 8);
       }
       if (lane % 4 == 0) {
         for (int64_t i = 0; i < 4; ++i) {

@@ -13,16 +13,15 @@
 // A tile is 64 rows by 64 inputs. Tiles lie by 64 rows, then by inputs; rows and inputs behind the ends are zeros.
 //
 // First come the numbers, 16 bytes for each of 128 lanes in the order in which wgmma takes a 64 x 16 operand from
-// registers: a word for each 16 inputs. Lane l of warp w has rows u = 16 w + l / 4 and u + 8, and inputs c = l % 4 * 2,
-// c + 1, c + 8, c + 9. The word's lower half has inputs c and c + 8, its upper half those behind them, with sign s,
-// exponent e f and fraction m of the four numbers at
+// registers: two words for each 32 inputs, the first for the first 16 of them. Lane l of warp w has rows u = 16 w + l / 4
+// and u + 8, and of a block of 16 inputs c = l % 4 * 2, c + 1, c + 8, c + 9: registers 0: (u, c), 1: (u + 8, c),
+// 2: (u, c + 8), 3: (u + 8, c + 8), the input behind in the upper half. mxfp4_bit says where the bits of a number are: sign,
+// exponent e f and fraction m. They lie so that few shifts and masks make bf16 of them: a word as it is, shifted left by 4
+// and rotated right by 6 has registers 0, 1 and 2. What is left of both words together (mxfp4_rest), shifted left by 6 and
+// rotated right by 4, has register 3 of each.
 //
-//   15  14  13  12  11  10   9   8   7   6   5   4   3   2   1   0
-//   s0  s3  e3  s1  f3  m3  s2  e0  f0  m0  e1  f1  m1  e2  f2  m2     0: (u, c)  1: (u + 8, c)  2: (u, c + 8)  3: (u + 8, c + 8)
-//
-// so that a shift and a mask make pairs of bf16 of them. Then come the scales, 4 bytes for each lane l with l % 4 = 0: of
-// row u's two groups of 32 inputs, and of row u + 8's. A byte is the scale's exponent field plus 126: 2^126 times the
-// scale as a bf16 exponent.
+// Then come the scales, 4 bytes for each lane l with l % 4 = 0: of row u's two groups of 32 inputs, and of row u + 8's. A
+// byte is the scale's exponent field plus 126: 2^126 times the scale as a bf16 exponent.
 namespace warprow {
 
 inline constexpr int32_t kMxfp4TileRows = 64;
@@ -53,20 +52,40 @@ WR_HD constexpr int64_t mxfp4_matrix_row(int64_t tile, int64_t r, int64_t rows, 
   return order == Mxfp4Rows::kHalves ? half * (rows / 2) + output : 2 * output + half;
 }
 
-// The bits of a number, number i of a half word, in their places.
-WR_HD constexpr uint32_t mxfp4_spread(uint32_t number, int i) {
-  const uint32_t sign = number >> 3 & 1U;
-  const uint32_t rest = number & 7U;  // e f m
-  switch (i) {
+// A number as bf16, but for its scale: sign, exponent and fraction.
+inline constexpr uint32_t kMxfp4Number = 0x81c0;
+
+// Bits that register 3 of both blocks of 16 inputs is made of.
+WR_HD constexpr uint32_t mxfp4_rest(uint32_t first, uint32_t second) {
+  constexpr uint32_t kOfFirst = 0x06030603;
+  return (first & kOfFirst) | (second << 2 & ~kOfFirst);
+}
+
+// Where bit `bit` (fraction 0, exponent 1 and 2, sign 3) of a number is in the two words of 32 inputs. block: of 16 inputs.
+WR_HD constexpr int mxfp4_bit(int block, int reg, int half, int bit) {
+  const int target = half * 16 + (bit == 3 ? 15 : 6 + bit);
+  switch (reg) {
     case 0:
-      return sign << 15 | rest << 6;
+      return block * 32 + target;
     case 1:
-      return sign << 12 | rest << 3;
+      return block * 32 + target - 4;
     case 2:
-      return sign << 9 | rest;
-    default:
-      return sign << 14 | (rest & 4U) << 11 | (rest & 3U) << 10;
+      return block * 32 + (target + 6) % 32;
+    default: {
+      const int of_rest = block == 0 ? target - 6 : (target + 4) % 32;
+      const bool of_first = (mxfp4_rest(~0U, 0) >> of_rest & 1U) != 0;
+      return of_first ? of_rest : 32 + of_rest - 2;
+    }
   }
+}
+
+// The bits of two numbers, one input behind the other, in their places. The first is in the low bits of `numbers`.
+WR_HD constexpr uint64_t mxfp4_spread(uint32_t numbers, int block, int reg) {
+  uint64_t words = 0;
+  for (int i = 0; i < 8; ++i) {
+    words |= uint64_t{numbers >> i & 1U} << mxfp4_bit(block, reg, i / 4, i % 4);
+  }
+  return words;
 }
 
 // Bytes of a matrix.

@@ -539,7 +539,8 @@ void route_experts(Stream& stream, const RouteExpertsArgs& args) {
       .max_rows = static_cast<int32_t>(num_rows),
       .num_experts = lists.num_experts,
       .num_chosen = lists.num_chosen,
-      .tile_places = expert_tile_places(num_rows, lists.num_chosen, lists.num_experts),
+      .tile_places =
+          expert_tile_places(num_rows, lists.num_chosen, lists.num_experts, lists.matrices),
       .rows_of_cta = 0,
       .of_chosen = args.scores == RouterScores::kSoftmaxOfChosen,
       .normalise = args.normalise,

@@ -17,12 +17,10 @@
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h.
-// Mapping: one CTA an SM, or three for MXFP4 and few places, which takes every gridDim-th item: a tile of the work list (up
-//   to kCols places of an expert) times 64 rows of the expert's matrix for each consumer warpgroup. Rows of w are wgmma's m,
-//   rows of x its n, so few rows waste little. One thread loads w into a ring of stages of 64 inputs, warps gather rows of
-//   x with cp.async. The ring runs on over items, so the next item's w is on its way while an item ends.
-//   MXFP4 and few places: each warp for itself takes 16 of the rows, with mma.sync m16n8k16, so that warps dequantise while
-//   others multiply.
+// Mapping: one CTA an SM, which takes every gridDim-th item: a tile of the work list (up to kCols places of an expert)
+//   times 64 rows of the expert's matrix for each consumer warpgroup. Rows of w are wgmma's m, rows of x its n, so few rows
+//   waste little. One thread loads w into a ring of stages of 64 inputs, warps gather rows of x with cp.async. The ring runs
+//   on over items, so the next item's w is on its way while an item ends.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles, mostly from L2 after the first.
 //   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
 //   w before it waits for the preceding kernel.
@@ -36,27 +34,33 @@ namespace sm90_expert_detail {
 
 template <PackedKind kKind, int kCols>
 struct Sizes {
-  static constexpr bool kIsMxfp4 = kKind == PackedKind::kMxfp4;
-  static constexpr bool kByWarps = kIsMxfp4 && kCols <= 32;  // mma.sync
-  // Dequantising keeps more warps busy than multiplying: by warps three CTAs an SM, else many groups, which get the
-  // registers that others leave.
-  static constexpr bool kHasManyGroups = kIsMxfp4 && kCols == 128;
-  static constexpr int kGroups = kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;  // consumer warpgroups
-  static constexpr int kUsers = kByWarps ? 4 * kGroups : kGroups;            // of a stage
-  static constexpr int kCtas = kByWarps ? 3 : kCols == 8 ? 2 : 1;            // an SM
+  // Dequantising keeps more warps busy than multiplying: of few places more CTAs, else many groups, which get the registers that
+  // others leave.
+  static constexpr bool kDequantises = kKind != PackedKind::kBF16;
+  static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
+  // Small tiles of w: two of them in a stage, for each of two groups, in each of two CTAs.
+  static constexpr bool kHasPairs = kKind == PackedKind::kMxfp4 && kCols == 32;
+  static constexpr int kGroups = kHasManyGroups              ? 3
+                                 : kCols == 128 || kHasPairs ? 2
+                                                             : 1;  // consumer warpgroups
+  static constexpr int kCtas = kHasPairs || (kCols == 8 && !kDequantises) ? 2
+                               : kDequantises && kCols <= 32              ? 3
+                                                                          : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kGatherers = kCols == 8 || kByWarps ? 64 : kHasManyGroups ? 96 : 128;
+  static constexpr int kGatherers = kCols == 8 || kCtas > 1 ? 64 : kHasManyGroups ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  // Of 16 bytes, of a stage, by a gatherer; some have one less.
+  static constexpr int kTiles = kHasPairs ? 2 : 1;                  // of w in a stage
+  static constexpr int kInputs = kTiles * ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
+  static constexpr int kBlocks = kInputs / 64;
+  // Of 16 bytes, of a block, by a gatherer; some have one less.
   static constexpr int kPieces = (kCols * 8 + kGatherers - 1) / kGatherers;
   static constexpr int kRows = kGroups * 64;  // of w
-  static constexpr int kXBytes = kCols * 128;
-  static constexpr int kTileBytes = ExpertW<kKind>::kTileBytes;
-  static constexpr int kAlignment = kByWarps ? 128 : 1024;  // wgmma's operands
-  static constexpr int kStageBytes =
-      (kXBytes + kGroups * kTileBytes + kAlignment - 1) / kAlignment * kAlignment;
+  static constexpr int kXBlockBytes = kCols * 128;
+  static constexpr int kXBytes = kBlocks * kXBlockBytes;
+  static constexpr int kTileBytes = kTiles * ExpertW<kKind>::kTileBytes;  // of a group
+  static constexpr int kStageBytes = (kXBytes + kGroups * kTileBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = std::min(216 * 1024 / kCtas / kStageBytes, 24);
-  static constexpr int kLag = std::min(kStages - 2, kByWarps ? 12 : 6);  // stages of x in flight
+  static constexpr int kLag = std::min(kStages - 2, 6);  // stages of x in flight
   static constexpr size_t kSharedBytes = kStages * kStageBytes + 1024;
   using Ring = RingCursor<kStages>;
 };
@@ -64,6 +68,7 @@ struct Sizes {
 struct Params {
   ExpertGemmArgs a;
   int32_t row_tiles;  // of an expert's matrix
+  int32_t steps;      // stages of an item
 };
 
 // One thread: loads w.
@@ -75,17 +80,16 @@ __device__ void load_w(const Params& p,
   using W = ExpertW<kKind>;
   const uint64_t policy = kCols == 128 ? read_again() : read_once();
   const int items = expert_items(p.a, p.row_tiles);
-  const int steps = (p.a.k + 63) / 64;
   for (int index = static_cast<int>(blockIdx.x); index < items;
        index += static_cast<int>(gridDim.x)) {
     const ExpertItem item(p.a, p.row_tiles, index);
     const int tile = item.row_tile * S::kGroups;
-    const int tiles = W::num_tiles(p.a.n, tile, S::kGroups);
-    for (int step = 0; step < steps; ++step, ring.next()) {
+    for (int step = 0; step < p.steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), tiles * W::kTileBytes);
+      barrier_arrive_expecting(
+          ring.full(), W::template loaded_bytes<kEpilogue, S::kTiles>(p.a, tile, S::kGroups, step));
       const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kXBytes;
-      W::template load<kEpilogue, S::kGroups>(
+      W::template load<kEpilogue, S::kGroups, S::kTiles>(
           p.a, map, to, ring.full(), item.expert, tile, step, policy);
     }
   }
@@ -96,15 +100,12 @@ template <PackedKind kKind, int kCols>
 __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring ring, int thread) {
   using S = Sizes<kKind, kCols>;
   const int items = expert_items(p.a, p.row_tiles);
-  const int steps = (p.a.k + 63) / 64;
   const int piece = thread % 8;
   typename S::Ring arrived = ring;
   int in_flight = 0;
   // The stages whose bytes have come are published to wgmma and counted.
   const auto arrive = [&] {
-    if constexpr (!S::kByWarps) {
-      fence_async_proxy();
-    }
+    fence_async_proxy();
     __syncwarp();
     if (thread % 32 == 0) {
       barrier_arrive(arrived.full());
@@ -127,20 +128,24 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
         rows[i] = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride + piece * 8;
       }
     }
-    for (int step = 0; step < steps; ++step, ring.next()) {
+    for (int step = 0; step < p.steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
-      const bool inside = step * 64 + piece * 8 < p.a.k;
 #pragma unroll
-      for (int i = 0; i < S::kPieces; ++i) {
-        const int at = thread / 8 + i * (S::kGatherers / 8);
-        const bool valid = inside && rows[i] != nullptr;
-        if (S::kPieces * S::kGatherers > kCols * 8 && at >= kCols) {
-          continue;
+      for (int block = 0; block < S::kBlocks; ++block) {
+        const int input = step * S::kInputs + block * 64;
+        const bool inside = input + piece * 8 < p.a.k;
+#pragma unroll
+        for (int i = 0; i < S::kPieces; ++i) {
+          const int at = thread / 8 + i * (S::kGatherers / 8);
+          const bool valid = inside && rows[i] != nullptr;
+          if (S::kPieces * S::kGatherers > kCols * 8 && at >= kCols) {
+            continue;
+          }
+          copy16_async(stage + block * S::kXBlockBytes + at * 128 + (piece ^ at % 8) * 16,
+                       valid ? rows[i] + input : static_cast<const Bf16*>(p.a.x),
+                       valid);
         }
-        copy16_async(stage + at * 128 + (piece ^ at % 8) * 16,
-                     valid ? rows[i] + step * 64 : static_cast<const Bf16*>(p.a.x),
-                     valid);
       }
       copy_commit();
       if (++in_flight > S::kLag) {
@@ -157,9 +162,9 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
 }
 
 // The chain of an item by wgmma: 64 rows of w, up to kPlaces places.
-template <PackedKind kKind, int kCols, int kPlaces>
-__device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring& ring,
-                                             int steps,
+template <PackedKind kKind, bool kGates, int kCols, int kPlaces>
+__device__ __forceinline__ void sum_by_group(const Params& p,
+                                             typename Sizes<kKind, kCols>::Ring& ring,
                                              float (&sum)[kPlaces / 2]) {
   using S = Sizes<kKind, kCols>;
   using W = ExpertW<kKind>;
@@ -167,10 +172,11 @@ __device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring&
   const int thread = static_cast<int>(threadIdx.x) % 128;
   uint32_t used = 0;
   wgmma_pin(sum);
-  for (int step = 0; step < steps; ++step, ring.next()) {
+  for (int step = 0; step < p.steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.phase);
     const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-    W::multiply(sum, x + S::kXBytes + group * S::kTileBytes, x, thread);
+    W::template multiply<kGates, S::kTiles, S::kXBlockBytes>(
+        p.a, sum, x + S::kXBytes + group * S::kTileBytes, x, step, thread);
     wgmma_wait<W::kPending>();
     if (thread == 0 && (W::kPending == 0 || step > 0)) {
       barrier_arrive(W::kPending == 0 ? ring.empty() : used);
@@ -186,57 +192,6 @@ __device__ __forceinline__ void sum_by_group(typename Sizes<kKind, kCols>::Ring&
   wgmma_pin(sum);
 }
 
-// The same of MXFP4 by a warp: 16 rows of w.
-template <PackedKind kKind, int kCols, int kPlaces>
-__device__ __forceinline__ void sum_by_warp(typename Sizes<kKind, kCols>::Ring& ring,
-                                            int steps,
-                                            float (&sum)[kPlaces / 2]) {
-  using S = Sizes<kKind, kCols>;
-  using W = ExpertW<kKind>;
-  constexpr int kBlocks = kPlaces / 8;
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const int lane = thread % 32;
-  // The row of x and the 16 bytes of it that the lane gives to ldmatrix: of one block 32 inputs, of two blocks 16.
-  const int matrix = lane / 8;
-  const int row = lane % 8 + (kBlocks == 1 ? 0 : matrix / 2 * 8);
-  const int chunk = kBlocks == 1 ? matrix : matrix % 2;
-  float blocks[kBlocks][4] = {};
-  for (int step = 0; step < steps; ++step, ring.next()) {
-    barrier_wait(ring.full(), ring.phase);
-    const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
-    const typename W::Numbers numbers(stage + S::kXBytes + group * S::kTileBytes, thread);
-    const uint32_t x = stage + row * 128;
-    uint32_t pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t w[4];
-      numbers.dequantise(i, w);
-      if constexpr (kBlocks == 1) {
-        if (i % 2 == 0) {
-          load_matrices(pairs, x + ((chunk + i * 2) ^ (row % 8)) * 16);
-        }
-        mma_bf16(blocks[0], w, pairs[i % 2 * 2], pairs[i % 2 * 2 + 1]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kBlocks; j += 2) {
-          load_matrices(pairs, x + j * 8 * 128 + ((chunk + i * 2) ^ (row % 8)) * 16);
-          mma_bf16(blocks[j], w, pairs[0], pairs[1]);
-          mma_bf16(blocks[j + 1], w, pairs[2], pairs[3]);
-        }
-      }
-    }
-    __syncwarp();
-    if (lane == 0) {
-      barrier_arrive(ring.empty());
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kPlaces / 2; ++i) {
-    sum[i] = blocks[i / 4][i % 4];
-  }
-}
-
 // One item by a consumer warpgroup: 64 rows of w, up to kPlaces places.
 template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols, int kPlaces>
 __device__ __forceinline__ void multiply(const Params& p,
@@ -244,17 +199,12 @@ __device__ __forceinline__ void multiply(const Params& p,
                                          const ExpertItem& item) {
   using S = Sizes<kKind, kCols>;
   constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
-  const int steps = (p.a.k + 63) / 64;
   float sum[kPlaces / 2];
 #pragma unroll
   for (float& v : sum) {
     v = 0.0F;
   }
-  if constexpr (S::kByWarps) {
-    sum_by_warp<kKind, kCols, kPlaces>(ring, steps, sum);
-  } else {
-    sum_by_group<kKind, kCols, kPlaces>(ring, steps, sum);
-  }
+  sum_by_group<kKind, kGates, kCols, kPlaces>(p, ring, sum);
   // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
   // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -304,7 +254,7 @@ __device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring
       next = ExpertItem(p.a, p.row_tiles, index + step);
     }
     // Products of few places are narrow.
-    constexpr int kSome = kCols == 128 ? 64 : Sizes<kKind, kCols>::kByWarps ? 16 : kCols;
+    constexpr int kSome = kCols == 128 ? 64 : kCols;
     constexpr int kFew = Sizes<kKind, kCols>::kHasManyGroups ? 32 : kSome;
     if constexpr (kFew < kSome) {
       if (item.num_places <= kFew) {
@@ -334,7 +284,7 @@ sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUt
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(ring.barriers + i * 8, 1 + S::kGatherers / 32);  // the loader expects bytes
-      barrier_init(ring.barriers + (S::kStages + i) * 8, S::kUsers);
+      barrier_init(ring.barriers + (S::kStages + i) * 8, S::kGroups);
     }
     fence_async_proxy();
   }
@@ -372,7 +322,7 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
   using S = Sizes<kKind, kCols>;
   constexpr auto* kKernel = &sm90_expert_kernel<kKind, kEpilogue, kCols>;
   allow_shared_bytes<kKernel>(S::kSharedBytes);
-  const Params params{args, ceil_div(args.n, S::kRows)};
+  const Params params{args, ceil_div(args.n, S::kRows), ceil_div(args.k, S::kInputs)};
   LaunchShape shape;
   const int32_t ctas = S::kCtas * stream.device().facts().num_sms;
   shape.grid = dim3(

@@ -25,12 +25,20 @@ struct ExpertGemmArgs {
   int32_t num_experts;
   int32_t n;  // rows of w of an expert
   int32_t k;
+  // w in tiles of linear operations (quant_tiles.h).
+  int32_t tile_bytes = 0;
+  int32_t group = 128;
+  int32_t zero_point = 0;
+  bool has_zero_points = false;
 };
 
-// Hopper; kKind is kBF16 or kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each instance
-// (cmake/stubs.cmake).
+// Hopper; kKind is kBF16, kF8, kQ8 or kQ4, or but for kCols = 8 kMxfp4. kCols: expert_tile_places of the work list: 8, 32 or 128. One file for each
+// instance (cmake/stubs.cmake).
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+
+// The same for MXFP4 and a work list of up to eight places a tile.
+void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for a work list of 256 places a tile, and x by place.
 template <PackedKind kKind>

@@ -77,11 +77,12 @@ __device__ void load(const Params& p,
        index += static_cast<int>(gridDim.x) / kCluster) {
     const ExpertItem item(p.a, p.row_tiles, index);
     const int first_tile = (item.row_tile * kCluster + rank) * kGroups;
-    const int tiles = W::num_tiles(p.a.n, first_tile, kGroups);
     const int boxes = product_places(item.num_places) / kBoxPlaces;
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), boxes * kBoxBytes + tiles * W::kTileBytes);
+      barrier_arrive_expecting(ring.full(),
+                               boxes * kBoxBytes + W::template loaded_bytes<kEpilogue, 1>(
+                                                       p.a, first_tile, kGroups, step));
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
       for (int box = rank; box < boxes; box += kCluster) {
         tma_load_2d_to_cluster(stage + box * kBoxBytes,
@@ -91,7 +92,7 @@ __device__ void load(const Params& p,
                                item.place + box * kBoxPlaces,
                                (1 << kCluster) - 1);
       }
-      W::template load<kEpilogue, kGroups>(
+      W::template load<kEpilogue, kGroups, 1>(
           p.a, w_map, stage + kXBytes, ring.full(), item.expert, first_tile, step, read_again());
     }
   }
@@ -162,7 +163,8 @@ class Consumer {
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.full(), ring.phase);
       const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-      W::multiply(sum, x + kXBytes + group_ * W::kTileBytes, x, thread_);
+      W::template multiply<kEpilogue == LinearEpilogue::kSwiGlu, 1, kXBytes>(
+          p_.a, sum, x + kXBytes + group_ * W::kTileBytes, x, step, thread_);
       wgmma_wait<W::kPending>();
       if constexpr (W::kPending == 0) {
         release(ring.empty());

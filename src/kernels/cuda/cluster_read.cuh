@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+// Reads of the shared memory of other CTAs of a cluster (sm_90a).
+namespace warprow::cuda {
+
+// Barrier over all threads of the cluster, with writes before it visible behind it.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+// What stands at this address of the own shared memory in that of another CTA.
+__device__ __forceinline__ float load_remote(const float* own, int rank) {
+  float v;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];"
+               : "=f"(v)
+               : "r"(remote_address(shared_address(own), rank))
+               : "memory");
+  return v;
+}
+
+}  // namespace warprow::cuda
