@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SmolLM2's answers lose in each weight format and with an 8-bit KV cache (docs/quantization.md, "What it costs").
 
-    bench/quality/quality.py                                 all conditions, about 10 minutes on two cores
+    bench/quality/quality.py                                 all conditions; about a minute of CPU time each
     bench/quality/quality.py --only int4_g32,q4_k            some
-    bench/quality/quality.py --output-json quality.json --write    ... and the table into docs/quantization.md
+    bench/quality/quality.py --output-json quality.json --write    ... kept after each, and the table into docs/quantization.md
 
 Needs numpy and gguf, 2 GB of disk and 4 GB of memory. Checkpoints are made from the default model's weights: its exact
 values (a Q4_1 file is all that is at hand) in float32 are the reference. Every condition reads the goldens' texts
