@@ -6,6 +6,7 @@
 #include "tests/support/invariance_load.h"
 #include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/mtp_case.h"
 #include "tests/support/rig_grammars.h"
 #include "tests/support/source_path.h"
 
@@ -483,6 +484,15 @@ TEST(Invariance, HeadsThatDraft) {
         load, expected, head.method(), [&head](int32_t num_drafts, bool adaptive) {
           return test::head_config(head.method(), head.dir.path().string(), num_drafts, adaptive);
         });
+  }
+}
+
+// Layers of a model's own checkpoint that predict further tokens, in both layouts.
+TEST(Invariance, LayersThatPredict) {
+  for (const test::MtpFamily family : {test::MtpFamily::kGlm4Moe, test::MtpFamily::kQwen35}) {
+    const test::MtpFiles files(family);
+    const Workload load{files.path(), "float32", test::kHeadTestVocab, 16, 60, 16};
+    expect_same_with_proposer(load, reference(load), "mtp", test::mtp_config);
   }
 }
 
