@@ -255,7 +255,7 @@ constexpr Field kFields[] = {
      .group = "Scheduler",
      .help = "how tokens are drafted, in place of --speculative-config; ngram: as after an earlier "
              "occurrence of the last tokens; suffix: as most often after them, also in other "
-             "answers; empty: off"},
+             "answers; mtp: by the layer of the model's checkpoint for it; empty: off"},
     {.name = "num-speculative-tokens",
      .member = &EngineConfig::num_speculative_tokens,
      .group = "Scheduler",
