@@ -83,10 +83,12 @@ struct RandomHybrid {
   class Writer {
    public:
     explicit Writer(uint32_t seed) : random_(seed) {}
+    // Every loud-th row is larger than the others; 0: none is.
     void add(const std::string& name,
              const std::vector<int64_t>& shape,
              float mean,
-             float deviation) {
+             float deviation,
+             int64_t loud = 0) {
       std::normal_distribution<float> normal(mean, deviation);
       int64_t n = 1;
       for (const int64_t extent : shape) {
@@ -94,7 +96,8 @@ struct RandomHybrid {
       }
       Bytes bytes;
       for (int64_t i = 0; i < n; ++i) {
-        put(bytes, f32_to_bf16(normal(random_)));
+        const bool larger = loud > 0 && i / shape.back() % loud == 1;
+        put(bytes, f32_to_bf16(normal(random_) * (larger ? 8.0F : 1.0F)));
       }
       file_.add(name, "BF16", shape, bytes);
     }
@@ -185,7 +188,12 @@ struct RandomHybrid {
       add_layer(w, "mtp.layers.0.", true);
     }
     w.norm("model.norm.weight", hidden_size);
-    w.matrix("lm_head.weight", vocab_size, hidden_size);
+    // With mtp answers and drafts are mostly of a few ids, so that some drafts are right.
+    w.add("lm_head.weight",
+          {vocab_size, hidden_size},
+          0.0F,
+          1.0F / std::sqrt(static_cast<float>(hidden_size)),
+          mtp ? 8 : 0);
     return w.bytes();
   }
 };
