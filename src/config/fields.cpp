@@ -246,7 +246,7 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::speculative_config,
      .group = "Scheduler",
      .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
-             "with vLLM's keys method (ngram, suffix, draft_model, eagle, eagle3), "
+             "with vLLM's keys method (ngram, suffix, draft_model, eagle, eagle3, mtp), "
              "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max, "
              "suffix_decoding_* and rejection_sample_method (match; ratio: answers of the same "
              "distribution); empty: off"},
@@ -255,7 +255,7 @@ constexpr Field kFields[] = {
      .group = "Scheduler",
      .help = "how tokens are drafted, in place of --speculative-config; ngram: as after an earlier "
              "occurrence of the last tokens; suffix: as most often after them, also in other "
-             "answers; empty: off"},
+             "answers; mtp: by the layer of the model's checkpoint for it; empty: off"},
     {.name = "num-speculative-tokens",
      .member = &EngineConfig::num_speculative_tokens,
      .group = "Scheduler",

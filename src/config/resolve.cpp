@@ -99,7 +99,8 @@ Result<void> decide_speculation(ResolvedConfig& config) {
   if (config.device != "cpu" && speculation->method == Speculation::Method::kSuffix) {
     return refuse(
         "--speculative-config: the method suffix is not supported on a GPU, as it "
-        "searches on a CPU's threads; the methods there are ngram, draft_model, eagle and eagle3");
+        "searches on a CPU's threads; the methods there are ngram, draft_model, eagle, eagle3 and "
+        "mtp");
   }
   if (config.device != "cpu" && speculation->ratio) {
     return refuse(

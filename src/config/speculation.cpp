@@ -22,7 +22,7 @@ constexpr int32_t kMaxLookup = 32;
 constexpr int32_t kMinSuffixDepth = 2;
 constexpr int32_t kMaxCachedRequests = 1'000'000;
 constexpr double kMaxSpecFactor = 64;
-constexpr const char* kMethods = "ngram, suffix, draft_model, eagle, eagle3";
+constexpr const char* kMethods = "ngram, suffix, draft_model, eagle, eagle3, mtp";
 constexpr const char* kKeys =
     "method, num_speculative_tokens, model, draft_tensor_parallel_size, prompt_lookup_min, "
     "prompt_lookup_max, suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
@@ -86,12 +86,18 @@ std::optional<Result<void>> read_suffix_key(const std::string& key,
   return std::nullopt;
 }
 
+// vLLM's older names of mtp, one for each family of models, stand for it.
+std::string method_named(const std::string& name) {
+  constexpr std::string_view kOlder[] = {"glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp"};
+  return std::ranges::count(kOlder, name) > 0 ? "mtp" : name;
+}
+
 Result<void> read_key(const std::string& key, const Json& value, Given& given) {
   if (key == "method") {
     if (!value.is_string()) {
       return refuse_method(fmt::format("method: {} is not a string", value.dump()));
     }
-    given.method = value.get<std::string>();
+    given.method = method_named(value.get<std::string>());
     return {};
   }
   if (key == "model") {
@@ -169,14 +175,15 @@ Result<Given> read_json(const std::string& text) {
 // Adds what --spec-method and --num-speculative-tokens say.
 Result<void> add_flags(const EngineConfig& settings, Given& given) {
   if (!settings.spec_method.empty()) {
-    if (!given.method.empty() && given.method != settings.spec_method) {
+    const std::string method = method_named(settings.spec_method);
+    if (!given.method.empty() && given.method != method) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("--spec-method: '{}' contradicts the method '{}' of "
                               "--speculative-config",
                               settings.spec_method,
                               given.method));
     }
-    given.method = settings.spec_method;
+    given.method = method;
   }
   if (settings.num_speculative_tokens > 0) {
     if (given.method.empty()) {
@@ -204,7 +211,8 @@ Speculation::Method method_of(const std::string& name) {
                                                             {"suffix", Method::kSuffix},
                                                             {"draft_model", Method::kDraftModel},
                                                             {"eagle", Method::kEagle},
-                                                            {"eagle3", Method::kEagle3}};
+                                                            {"eagle3", Method::kEagle3},
+                                                            {"mtp", Method::kMtp}};
   for (const auto& [known, method] : kNames) {
     if (name == known) {
       return method;
@@ -214,7 +222,7 @@ Speculation::Method method_of(const std::string& name) {
 }
 
 Result<Speculation> read_model(const Given& given, Speculation result) {
-  if (given.model.empty()) {
+  if (given.model.empty() && result.has_files()) {
     return refuse_method(fmt::format("model is missing; the method {} needs the name of a {}",
                                      given.method,
                                      result.has_head() ? "head for the model" : "smaller model"));
@@ -236,7 +244,7 @@ Result<void> check_keys(const Given& given) {
   };
   Speculation method;
   method.method = method_of(given.method);
-  if (!method.has_model() && !given.model.empty()) {
+  if (!method.has_files() && !given.model.empty()) {
     return no_use(fmt::format("model: '{}' has", given.model));
   }
   if (given.method != "ngram" && given.lookup_min + given.lookup_max > 0) {

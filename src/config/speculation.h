@@ -31,6 +31,7 @@ struct Speculation {
     kDraftModel,  // the most likely tokens of a smaller model
     kEagle,       // of a head that reads the model's last hidden states
     kEagle3,      // of one that reads those of three layers
+    kMtp,         // of the layer behind the model's last one, which its own checkpoint has
   };
 
   Method method = Method::kNone;
@@ -39,7 +40,7 @@ struct Speculation {
   int32_t prompt_lookup_min = 0;
   int32_t prompt_lookup_max = 0;
   SuffixSettings suffix;
-  std::string model;            // of methods with a model: a path or name, as of the engine's model
+  std::string model;            // where has_files: a path or name, as of the engine's model
   bool default_drafts = false;  // num_drafts was not given
   // Of measurements: each draft is right with this probability, whatever the model says. 0: it is right where it is.
   double synthetic_acceptance = 0;
@@ -55,8 +56,10 @@ struct Speculation {
   // Whether drafts come from a model's or a head's forwards.
   [[nodiscard]] bool has_model() const { return method == Method::kDraftModel || has_head(); }
   [[nodiscard]] bool has_head() const {
-    return method == Method::kEagle || method == Method::kEagle3;
+    return method == Method::kEagle || method == Method::kEagle3 || method == Method::kMtp;
   }
+  // Whether that model or head is another one than the engine's.
+  [[nodiscard]] bool has_files() const { return has_model() && method != Method::kMtp; }
 };
 
 // The settings' speculation; kNone if no setting asks for one. An error names the setting, the key, its value and what

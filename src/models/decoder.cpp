@@ -293,7 +293,10 @@ void Decoder::allocate_buffers(Arena& workspace) {
   bool plain = true;
   std::vector<const FeedForward*> ffns;
   std::vector<DeltaSpec> deltas;
-  for (const Layer& layer : layers_) {
+  for (Layer& layer : layers_) {
+    if (layer.delta && options_.max_draft_toks > 0) {
+      layer.delta->keep_drafts(workspace, options_.act_dtype, options_.max_draft_toks);
+    }
     qkv = std::max<int64_t>(qkv, layer.qkv_size + layer.gate_size);
     if (layer.delta) {
       deltas.push_back(layer.delta->spec());
@@ -319,7 +322,8 @@ void Decoder::allocate_buffers(Arena& workspace) {
                                                   spec_.num_layers,
                                                   spec_.layers.front().layer_input_size);
   }
-  buffers_.delta = make_delta_workspace(workspace, device_, options_.act_dtype, toks, deltas);
+  buffers_.delta = make_delta_workspace(
+      workspace, device_, options_.act_dtype, toks, options_.max_draft_toks, deltas);
   for (Rope& rope : ropes_) {
     rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
     rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
@@ -400,6 +404,14 @@ ActView Decoder::aux_states(int64_t num_toks) const {
 void Decoder::embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) {
   WR_CHECK(facts().first_stage && options_.tensor.alone(), "embeddings of a part of a model");
   embedding(stream, {ids, embedding_, out, {}, spec_.embed_scale});
+}
+
+void Decoder::take_drafts(Stream& stream, const AcceptedDrafts& drafts) {
+  for (const Layer& layer : layers_) {
+    if (layer.delta) {
+      layer.delta->take_drafts(stream, drafts, buffers_.delta);
+    }
+  }
 }
 
 // Fills the residual stream from the stage's input.

@@ -33,6 +33,8 @@ struct DecoderOptions {
   bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
   // Layers of this stage, ascending, whose hidden states are kept (Model::aux_states).
   std::vector<int32_t> aux_layers;
+  // Of layers with a state: the most tokens of rows with drafts in a step (Model::take_drafts); 0: there are none.
+  int32_t max_draft_toks = 0;
   std::vector<LayerKvScales>
       kv_scales;  // of the whole model's layers, with an 8-bit KV cache; else empty
 };
@@ -63,6 +65,7 @@ class Decoder final : public Model {
   void set_delta(LinearDelta* delta) override;
   [[nodiscard]] ActView aux_states(int64_t num_toks) const override;
   void embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) override;
+  void take_drafts(Stream& stream, const AcceptedDrafts& drafts) override;
 
   [[nodiscard]] View<float, 1> kv_scales() const override { return kv_scales_; }
   void measure_kv_scales(bool on) override;

@@ -2,6 +2,7 @@
 #include "models/delta_net.h"
 
 #include "attention/forward_context.h"
+#include "kernels/gather/gather_rows.h"
 #include "layers/buffer_part.h"
 #include "models/tensor_split.h"
 
@@ -154,6 +155,34 @@ DeltaNet::DeltaNet(const LayerLoader& layer, const KvPlan& kv)
   args_.pages.unit = group.block_size;
 }
 
+void DeltaNet::keep_drafts(Arena& arena, DType act_dtype, int64_t max_toks) {
+  const int64_t width = spec_.num_channels() + 2 * int64_t{spec_.num_value_heads};
+  const size_t bytes = static_cast<size_t>(max_toks * width) * dtype_bytes(act_dtype);
+  drafts_ = ActView(act_dtype, arena.alloc_bytes(bytes), max_toks, width);
+}
+
+void DeltaNet::take_drafts(Stream& stream,
+                           const AcceptedDrafts& drafts,
+                           const DeltaWorkspace& workspace) const {
+  const int64_t channels = spec_.num_channels();
+  const KvLayerView& pages = drafts.kv_layers[static_cast<size_t>(layer_)];
+  GatedDeltaArgs args = args_;
+  args.qkvz = drafts_.columns(0, channels);
+  args.ba = drafts_.columns(channels, 2 * int64_t{spec_.num_value_heads});
+  args.idx_mapping = drafts.idx_mapping;
+  args.query_start_loc = drafts.query_start_loc;
+  args.seq_lens = drafts.seq_lens;
+  args.cu_num_logits = drafts.cu_num_logits;
+  args.num_sampled = drafts.num_sampled;
+  args.pages.table = drafts.tables[static_cast<size_t>(group_)];
+  args.pages.data = reinterpret_cast<float*>(pages.k);
+  args.pages.page_stride = pages.block_stride;
+  args.gates = workspace.gates;
+  args.scratch = workspace.scratch;
+  args.out = part_of(workspace.drafts_out, drafts_.shape[0], spec_.value_size());
+  gated_delta(stream, args);
+}
+
 void DeltaNet::forward(Stream& stream,
                        const LinearInput& in,
                        const ActView& out,
@@ -168,12 +197,19 @@ void DeltaNet::forward(Stream& stream,
   const ActView all = part_of(workspace.in, toks, in_.num_outputs());
   in_.forward(stream, in, all, LinearEpilogue::kStore, linear);
   args.qkvz = all.columns(0, spec_.in_size());
-  if (one_product_) {
-    args.ba = all.columns(spec_.in_size(), ba_size);
-  } else {
-    const ActView ba = part_of(workspace.ba, toks, ba_size);
+  const ActView ba =
+      one_product_ ? all.columns(spec_.in_size(), ba_size) : part_of(workspace.ba, toks, ba_size);
+  if (!one_product_) {
     ba_.forward(stream, in, ba, LinearEpilogue::kStore, linear);
-    args.ba = ba;
+  }
+  args.ba = ba;
+  if (!drafts_.empty()) {
+    const int64_t kept = std::min(toks, drafts_.shape[0]);
+    const int64_t channels = spec_.num_channels();
+    const ActView to = drafts_.rows(0, kept);
+    gather_rows(stream, {all.columns(0, channels).rows(0, kept), {}, to.columns(0, channels)});
+    gather_rows(stream, {ba.rows(0, kept), {}, to.columns(channels, ba_size)});
+    args.cu_num_logits = metadata.batch.cu_num_logits;
   }
   args.idx_mapping = metadata.batch.idx_mapping;
   if (context.sink == nullptr) {  // else a piece of a graph, which serves any number of rows
@@ -195,13 +231,16 @@ DeltaWorkspace make_delta_workspace(Arena& arena,
                                     const DeviceFacts& device,
                                     DType act_dtype,
                                     int64_t max_toks,
+                                    int64_t max_draft_toks,
                                     std::span<const DeltaSpec> layers) {
   int64_t in = 0;
   int64_t heads = 0;
   int64_t scratch = 0;
+  int64_t values = 0;
   for (const DeltaSpec& layer : layers) {
     in = std::max(in, layer.in_size() + 2 * int64_t{layer.num_value_heads});
     heads = std::max<int64_t>(heads, layer.num_value_heads);
+    values = std::max(values, layer.value_size());
     scratch = std::max(scratch, gated_delta_scratch_floats(layer, device.num_threads));
   }
   const auto activations = [&](int64_t width) {
@@ -213,6 +252,10 @@ DeltaWorkspace make_delta_workspace(Arena& arena,
     return workspace;
   }
   workspace.in = activations(in);
+  if (max_draft_toks > 0) {
+    const size_t bytes = static_cast<size_t>(max_draft_toks * values) * dtype_bytes(act_dtype);
+    workspace.drafts_out = ActView(act_dtype, arena.alloc_bytes(bytes), max_draft_toks, values);
+  }
   if (device.kind == DeviceKind::kCpu) {
     workspace.ba = activations(2 * heads);
     workspace.gates = arena.alloc<float>(max_toks * 2 * heads);

@@ -20,6 +20,15 @@ struct DeltaWorkspace {
   ActView ba;                // [T, 2 * value heads]      CPU, and so the next two
   float* gates = nullptr;    // [T, 2 * value heads]
   float* scratch = nullptr;  // gated_delta_scratch_floats
+  ActView drafts_out;        // [max_draft_toks, value_size]: DeltaNet::take_drafts
+};
+
+// The drafts of a step that were accepted, on the device.
+struct AcceptedDrafts {
+  // Of the step's batch: as of AttentionBatch, and by batch_idx 1 + the accepted drafts of a row with drafts.
+  View<const int32_t, 1> idx_mapping, query_start_loc, seq_lens, cu_num_logits, num_sampled;
+  std::span<const BlockTableView> tables;  // by KV group
+  std::span<const KvLayerView> kv_layers;  // by layer
 };
 
 // A gated delta net between the residual stream's norm and the join behind it. Batch and block tables come from the
@@ -40,6 +49,14 @@ class DeltaNet {
     return in_.shape(act_dtype, LinearEpilogue::kStore);
   }
 
+  // From now on a row's drafts stay out of its state until take_drafts. max_toks: of the rows with drafts of a step, which
+  // come first. Its memory is what this takes.
+  void keep_drafts(Arena& arena, DType act_dtype, int64_t max_toks);
+  // The accepted drafts of the last forward enter the states.
+  void take_drafts(Stream& stream,
+                   const AcceptedDrafts& drafts,
+                   const DeltaWorkspace& workspace) const;
+
   // in [T, hidden_size], out [T, value_size].
   void forward(Stream& stream,
                const LinearInput& in,
@@ -55,6 +72,8 @@ class DeltaNet {
   Linear in_;
   Linear ba_;
   GatedDeltaArgs args_;  // constants of the layer
+  ActView
+      drafts_;  // [max_toks, num_channels + 2 * value heads]  a step's inputs of the rule, or empty
 };
 
 // Workspace for all of these.
@@ -62,6 +81,7 @@ DeltaWorkspace make_delta_workspace(Arena& arena,
                                     const DeviceFacts& device,
                                     DType act_dtype,
                                     int64_t max_toks,
+                                    int64_t max_draft_toks,
                                     std::span<const DeltaSpec> layers);
 
 }  // namespace warprow

@@ -2,6 +2,7 @@
 #include "models/eagle_head.h"
 
 #include "base/check.h"
+#include "kernels/activation/sigmoid_mul.h"
 #include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
@@ -56,16 +57,24 @@ EagleHead::EagleHead(const EagleSpec& spec,
   if (!spec.embed.empty()) {
     embedding_ = loader.matrix({spec.embed, spec.decoder.vocab_size, hidden});
   }
-  const int64_t fc_inputs = spec.eagle3 ? spec.states_size() : 2 * hidden;
+  const bool eagle3 = spec.kind == HeadKind::kEagle3;
+  const bool mtp = spec.kind == HeadKind::kMtp;
+  const int64_t fc_inputs = eagle3 ? spec.states_size() : 2 * hidden;
   fc_ = Linear(loader, {linear_part(spec.fc, hidden, fc_inputs, {}, spec.fc_bias)}, options.linear);
-  if (spec.eagle3) {
-    hidden_norm_ = loader.vector({layer_name(spec.hidden_norm, 0), 1, hidden});
+  const auto norm = [&](const std::string& name) {
+    return load_norm(loader, spec.decoder, name, hidden);
+  };
+  if (mtp) {
+    embed_norm_ = norm(spec.embed_norm);
+  }
+  if (eagle3 || mtp) {
+    hidden_norm_ = norm(layer_name(spec.hidden_norm, 0));
   }
   for (int32_t i = 0; i < spec.decoder.num_layers; ++i) {
     layers_.push_back(load_layer(loader, i, kv));
   }
-  if (spec.eagle3) {
-    final_norm_ = loader.vector({spec.decoder.names.final_norm, 1, hidden});
+  if (eagle3 || mtp) {
+    final_norm_ = norm(spec.decoder.names.final_norm);
   }
   if (!spec.head.empty()) {
     head_ = Linear(loader.matrix({spec.head, spec.draft_vocab_size, hidden}), options.linear);
@@ -74,8 +83,9 @@ EagleHead::EagleHead(const EagleSpec& spec,
   inv_freq_ = loader.constants(rope_inv_freq(spec.decoder.ropes.front()));
   allocate_buffers(loader.device(), workspace);
   for (Layer& layer : layers_) {
-    layer.attention_join.lead_to(
-        device_, layer.ffn_norm, *layer.ffn.first_shape(), buffers_.linear);
+    if (const auto behind = layer.ffn.first_shape()) {
+      layer.attention_join.lead_to(device_, layer.ffn_norm, *behind, buffers_.linear);
+    }
   }
 }
 
@@ -86,12 +96,17 @@ EagleHead::Layer EagleHead::load_layer(ParameterLoader& loader,
   const DecoderWeightNames& names = spec_.decoder.names;
   const int64_t hidden = spec_.decoder.hidden_size;
   const std::vector<LinearPart> qkv = qkv_parts(spec_.decoder, index, in.shards());
-  const bool has_norm = spec_.eagle3 || index > 0;
+  const bool eagle3 = spec_.kind == HeadKind::kEagle3;
+  const bool has_norm = spec_.kind != HeadKind::kEagle || index > 0;
+  const AttentionSpec& attention = in.whole().attention;
   return {.input_norm = has_norm ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
-          .qkv = in.linear(spec_.eagle3 && index == 0 ? widened(qkv) : qkv),
+          .qkv = attention.output_gate
+                     ? in.stacked(gated_qkv_parts(
+                           spec_.decoder, index, in.shards(), {0, attention.num_heads}))
+                     : in.linear(eagle3 && index == 0 ? widened(qkv) : qkv),
           .attention = Decoder::load_attention(in, kv.layers[static_cast<size_t>(index)]),
-          .attention_join = in.join(
-              names.o, in.whole().attention.out_size(), in.shards().o, spec_.decoder.o_bias, ""),
+          .attention_join =
+              in.join(names.o, attention.out_size(), in.shards().o, spec_.decoder.o_bias, ""),
           .ffn_norm = in.norm(names.ffn_norm, hidden),
           .ffn = FeedForward(in, options_.act_dtype)};
 }
@@ -100,7 +115,7 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   const int64_t toks = options_.max_num_toks;
   const int64_t hidden = spec_.decoder.hidden_size;
   const AttentionSpec& attention = layer_of(spec_).attention;
-  const int64_t inner = layer_of(spec_).ffn.intermediate_size;
+  int64_t inner = 0;
   const auto activations = [&](int64_t width) {
     const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
     return ActView(options_.act_dtype, workspace.alloc_bytes(bytes), toks, width);
@@ -108,7 +123,7 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   buffers_.residual = workspace.alloc<float>(toks * hidden);
   buffers_.embedded = workspace.alloc<float>(toks * hidden);
   buffers_.joined = activations(2 * hidden);
-  buffers_.qkv = activations(attention.qkv_size());
+  buffers_.qkv = activations(attention.qkv_size() + attention.gate_size());
   buffers_.attention = activations(attention.out_size());
   buffers_.cos = workspace.alloc<float>(toks * inv_freq_.shape[0]);
   buffers_.sin = workspace.alloc<float>(toks * inv_freq_.shape[0]);
@@ -116,6 +131,7 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   ffns.reserve(layers_.size());
   for (const Layer& layer : layers_) {
     ffns.push_back(&layer.ffn);
+    inner = std::max<int64_t>(inner, layer.ffn.intermediate_size());
   }
   buffers_.ffn = make_feed_forward_workspace(workspace, device, options_.act_dtype, toks, ffns);
   buffers_.linear.normed = activations(hidden);
@@ -181,9 +197,35 @@ LinearInput EagleHead::enter_eagle3(Stream& stream,
   return {joined};
 }
 
+LinearInput EagleHead::enter_mtp(Stream& stream,
+                                 const EagleInput& in,
+                                 const View<float, 2>& residual) {
+  const int64_t toks = residual.shape[0];
+  const int64_t hidden = residual.shape[1];
+  const float eps = spec_.decoder.rms_eps;
+  const View<float, 2> embedded = make_view(buffers_.embedded, toks, hidden);
+  embed(stream, in.ids, embedded);
+  const ActView joined = part_of(buffers_.joined, toks, 2 * hidden);
+  const ActView states = joined.columns(hidden, hidden);
+  rms_norm(stream, {embedded, embed_norm_, joined.columns(0, hidden), eps});
+  if (in.own_states.empty()) {
+    rms_norm(stream, {in.model_states, hidden_norm_, states, eps});
+  } else if (spec_.normed_states) {
+    rms_norm(stream, {in.own_states, final_norm_, residual, eps});
+    rms_norm(stream, {residual, hidden_norm_, states, eps});
+  } else {
+    rms_norm(stream, {in.own_states, hidden_norm_, states, eps});
+  }
+  fc_.forward(stream, {joined}, residual, LinearEpilogue::kStore, buffers_.linear);
+  return {residual, layers_.front().input_norm, eps};
+}
+
 LinearInput EagleHead::enter(Stream& stream, const EagleInput& in, const View<float, 2>& residual) {
-  if (spec_.eagle3) {
+  if (spec_.kind == HeadKind::kEagle3) {
     return enter_eagle3(stream, in, residual);
+  }
+  if (spec_.kind == HeadKind::kMtp) {
+    return enter_mtp(stream, in, residual);
   }
   const int64_t toks = residual.shape[0];
   const int64_t hidden = residual.shape[1];
@@ -215,10 +257,14 @@ View<float, 2> EagleHead::forward(Stream& stream, const EagleInput& in) {
     if (&layer != &layers_.front()) {
       x = {residual, layer.input_norm, eps};
     }
+    const AttentionSpec& spec = layer_of(spec_).attention;
     const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv.num_outputs());
     const ActView attended = part_of(buffers_.attention, toks, buffers_.attention.shape[1]);
     layer.qkv.forward(stream, x, qkv, LinearEpilogue::kStore, buffers_.linear);
-    layer.attention.forward(stream, qkv, cos, sin, attended);
+    layer.attention.forward(stream, qkv.columns(0, spec.qkv_size()), cos, sin, attended);
+    if (spec.gate_size() > 0) {
+      sigmoid_mul(stream, {qkv.columns(spec.qkv_size(), spec.gate_size()), attended});
+    }
     layer.attention_join.forward(stream, attended, residual, buffers_.linear);
     const HalfNorm* begun = layer.attention_join.next_norm(toks);
     layer.ffn.forward(
@@ -235,7 +281,7 @@ void EagleHead::compute_logits(Stream& stream, View<const float, 2> states, View
     return;
   }
   const ActView rows = part_of(buffers_.joined, states.shape[0], states.shape[1]);
-  if (spec_.eagle3) {
+  if (!final_norm_.empty()) {
     rms_norm(stream, {states, final_norm_, rows, eps});
   } else {
     cast_rows(stream, {states, rows});

@@ -31,8 +31,8 @@ struct EagleInput {
   const int32_t* num_toks = nullptr;  // as of ModelInput
 };
 
-// A head that drafts for a model from that model's hidden states (EagleSpec). The model lends its embedding, and its head
-// where this one has none.
+// A head that drafts for a model from that model's hidden states: EAGLE's, EAGLE-3's or MTP's (EagleSpec). The model lends
+// its embedding, and its head where this one has none.
 //
 // Owns: nothing on the device; weights and activations lie in the arenas it was given.
 // Thread: the runner's.
@@ -65,7 +65,7 @@ class EagleHead {
  private:
   struct Layer {
     View<const float, 1> input_norm;
-    Linear qkv;
+    Linear qkv;  // and a gate of the output, behind the others
     AttentionLayer attention;
     Join attention_join;
     View<const float, 1> ffn_norm;
@@ -76,7 +76,7 @@ class EagleHead {
     float* residual = nullptr;  // [T, hidden_size]
     float* embedded = nullptr;  // [T, hidden_size]
     ActView joined;             // [T, 2 * hidden_size]  embedding and states side by side
-    ActView qkv;                // [T, qkv_size]
+    ActView qkv;                // [T, qkv_size + gate_size]
     ActView attention;          // [T, heads * head_dim]
     float* cos = nullptr;       // [T, rot_dim / 2]
     float* sin = nullptr;       // [T, rot_dim / 2]
@@ -89,6 +89,7 @@ class EagleHead {
   // What the first layer's q, k and v read; fills the residual stream.
   LinearInput enter(Stream& stream, const EagleInput& in, const View<float, 2>& residual);
   LinearInput enter_eagle3(Stream& stream, const EagleInput& in, const View<float, 2>& residual);
+  LinearInput enter_mtp(Stream& stream, const EagleInput& in, const View<float, 2>& residual);
   void embed(Stream& stream, View<const int32_t, 1> ids, const View<float, 2>& out);
 
   EagleSpec spec_;
@@ -97,7 +98,8 @@ class EagleHead {
   Model& target_;
   PackedWeight embedding_;  // without data: the model's
   Linear fc_;
-  View<const float, 1> hidden_norm_;
+  View<const float, 1> embed_norm_;   // MTP
+  View<const float, 1> hidden_norm_;  // EAGLE-3, MTP
   std::vector<Layer> layers_;
   View<const float, 1> final_norm_;
   Linear head_;  // with spec_.head

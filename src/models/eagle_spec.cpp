@@ -97,27 +97,15 @@ bool has(const Checkpoint& checkpoint, const std::string& name, bool otherwise) 
 
 void name_draft_tensors(const Checkpoint& checkpoint, EagleSpec& spec) {
   const std::string root = has(checkpoint, "model.fc.weight", false) ? "model." : "";
+  const bool eagle3 = spec.kind == HeadKind::kEagle3;
   spec.decoder.names = hf_weight_names(root);
   DecoderWeightNames& names = spec.decoder.names;
-  if (has(checkpoint, root + "midlayer.self_attn.q_proj.weight", spec.eagle3)) {
-    const std::string from = root + "layers.{}.";
-    for (std::string* name : {&names.input_norm,
-                              &names.q,
-                              &names.k,
-                              &names.v,
-                              &names.o,
-                              &names.q_norm,
-                              &names.k_norm,
-                              &names.ffn_norm,
-                              &names.gate,
-                              &names.up,
-                              &names.down}) {
-      *name = root + "midlayer." + name->substr(from.size());
-    }
+  if (has(checkpoint, root + "midlayer.self_attn.q_proj.weight", eagle3)) {
+    move_layer(names, root + "layers.{}.", root + "midlayer.");
   }
   spec.fc = root + "fc.weight";
   spec.fc_bias = has(checkpoint, bias_name(spec.fc), false);
-  if (!spec.eagle3) {
+  if (!eagle3) {
     return;
   }
   const std::string layer = names.q.substr(0, names.q.find("self_attn"));
@@ -190,7 +178,7 @@ Result<EagleSpec> read_eagle_spec(const Checkpoint& checkpoint,
     return tl::unexpected(metadata.error());
   }
   EagleSpec spec;
-  spec.eagle3 = eagle3;
+  spec.kind = eagle3 ? HeadKind::kEagle3 : HeadKind::kEagle;
   const bool speculators = json->contains("speculators_model_type");
   const std::string wanted = eagle3 ? "eagle3" : "eagle";
   if (speculators && (*json)["speculators_model_type"] != wanted) {

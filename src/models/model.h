@@ -17,6 +17,8 @@
 
 namespace warprow {
 
+struct AcceptedDrafts;
+
 // Layers [first, last) of a model: those of one stage.
 struct LayerRange {
   int32_t first = 0;
@@ -87,6 +89,9 @@ class Model {
   virtual void embed(Stream& /*stream*/, View<const int32_t, 1> /*ids*/, View<float, 2> /*out*/) {
     WR_CHECK(false, "a model without an embedding to share");
   }
+  // Behind a forward with drafts, once it is known which are accepted: these enter the states of layers that keep one.
+  // Others never do. Does nothing in a model without such layers.
+  virtual void take_drafts(Stream& /*stream*/, const AcceptedDrafts& /*drafts*/) {}
   // The linear layers to whose products a delta may be added.
   [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }
   // What forwards add to products from now on; null: nothing. It outlives them. A check fails if the model has no sites.

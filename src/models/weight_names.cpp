@@ -94,7 +94,41 @@ std::string layer_name(const std::string& pattern, int32_t layer) {
 }
 
 std::string expert_name(const std::string& pattern, int32_t layer, int32_t expert) {
-  return layer_name(layer_name(pattern, layer), expert);
+  const size_t first = pattern.find("{}");
+  const bool one = first == std::string::npos || pattern.find("{}", first + 2) == std::string::npos;
+  return layer_name(one ? pattern : layer_name(pattern, layer), expert);
+}
+
+void move_layer(DecoderWeightNames& names, const std::string& from, const std::string& to) {
+  using Names = DecoderWeightNames;
+  constexpr std::string Names::* kMoved[] = {&Names::input_norm,
+                                             &Names::q,
+                                             &Names::k,
+                                             &Names::v,
+                                             &Names::o,
+                                             &Names::q_norm,
+                                             &Names::k_norm,
+                                             &Names::ffn_norm,
+                                             &Names::gate,
+                                             &Names::up,
+                                             &Names::down,
+                                             &Names::router,
+                                             &Names::choice_bias,
+                                             &Names::expert_gate,
+                                             &Names::expert_up,
+                                             &Names::expert_down,
+                                             &Names::experts_gate_up,
+                                             &Names::experts_down,
+                                             &Names::shared_gate,
+                                             &Names::shared_up,
+                                             &Names::shared_down,
+                                             &Names::shared_scale};
+  for (std::string Names::* const member : kMoved) {
+    std::string& name = names.*member;
+    if (name.starts_with(from)) {
+      name = to + name.substr(from.size());
+    }
+  }
 }
 
 std::string bias_name(const std::string& weight_name) {

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "files/model_files.h"
+#include "models/mtp_spec.h"
 #include "models/registry.h"
 #include "runner/features/eagle_drafts.h"
 #include "worker/model_plan.h"
@@ -66,6 +67,26 @@ Result<void> read_head(const ModelPlan& plan, DraftPlan& draft) {
   return {};
 }
 
+// The head of a model's own checkpoint.
+Result<std::unique_ptr<DraftPlan>> read_own_head(const ModelPlan& plan) {
+  if (plan.place.world_size() > 1) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--speculative-config: method: mtp on {} ranks; it is supported on 1 rank",
+                    plan.place.world_size()));
+  }
+  auto head = read_mtp_spec(*plan.checkpoint, plan.spec);
+  if (!head) {
+    return fail(head.error().code,
+                fmt::format("--speculative-config: method: mtp: {}", head.error().message));
+  }
+  set_longest_sequence(head->decoder, plan.spec.max_position);
+  auto draft = std::make_unique<DraftPlan>();
+  draft->spec = head->decoder;
+  draft->head = *std::move(head);
+  return draft;
+}
+
 Result<void> read_model(DraftPlan& draft) {
   auto spec = read_decoder_spec(*draft.checkpoint);
   if (!spec) {
@@ -81,6 +102,9 @@ Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
   if (!config.speculation.has_model()) {
     return nullptr;
+  }
+  if (!config.speculation.has_files()) {
+    return read_own_head(plan);
   }
   const std::string& name = config.speculation.model;
   const WeightFiles weights =

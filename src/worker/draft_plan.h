@@ -20,18 +20,19 @@ struct ModelPlan;
 
 // A model, or a head, that drafts for another model on the same rank, as planned: nothing loaded.
 struct DraftPlan {
-  std::unique_ptr<Checkpoint> checkpoint;
-  DecoderSpec spec;  // of a head its layers
+  std::unique_ptr<Checkpoint> checkpoint;  // null: the model's own
+  DecoderSpec spec;                        // of a head its layers
   std::optional<EagleSpec> head;
   std::vector<int32_t> head_ids;  // read_draft_ids
   DecoderOptions decoder;
   DraftModel model;  // without the model or head itself
 };
 
-// The draft model or head that the settings name; null if they name none. Reads headers only, and of a head its list of
+// The draft model or head that the settings ask for; null if they ask for none. Reads headers only, and of a head its list of
 // ids. Places in the cache are decided later. plan: its place, settings and model.
 //
-// Errors: a model that cannot be found, read or supported; another vocabulary; several ranks.
+// Errors: a model that cannot be found, read or supported; another vocabulary; several ranks; a model without the layer that
+// drafts.
 Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan);
 
 // Decides the rest, once the plan of the whole cache and the options of the drafted model are known.

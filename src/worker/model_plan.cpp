@@ -60,9 +60,9 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
   memory.architecture = plan.spec.architecture;
   memory.dtype = config.dtype;
   memory.device = plan.device.name;
-  memory.checkpoint_bytes =
-      static_cast<int64_t>(plan.checkpoint->total_bytes() +
-                           (plan.draft == nullptr ? 0 : plan.draft->checkpoint->total_bytes()));
+  const Checkpoint* const drafter = plan.draft == nullptr ? nullptr : plan.draft->checkpoint.get();
+  memory.checkpoint_bytes = static_cast<int64_t>(plan.checkpoint->total_bytes() +
+                                                 (drafter == nullptr ? 0 : drafter->total_bytes()));
   describe_kv_cache(plan);
   memory.kv_dtype = dtype_name(kv_dtype_of(config));
   if (is_f8(kv_dtype_of(config))) {
@@ -157,7 +157,7 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   }
   if (is_f8(kv_dtype) && config.speculation.has_head()) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("--kv-cache-dtype: {} with an EAGLE head is not supported",
+                fmt::format("--kv-cache-dtype: {} with a head that drafts is not supported",
                             dtype_name(kv_dtype)));
   }
   if (is_f8(kv_dtype) && config.dtype == "float32" && plan.device.kind == DeviceKind::kCuda) {
@@ -209,9 +209,14 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const bool has_states =
       std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
   if (has_states && plan.runner.max_drafts > 0) {
-    return fail(ErrorCode::kUnsupported,
-                "speculative decoding with layers that keep a state is not supported: a rejected "
-                "draft would stay in the state");
+    if (plan.device.kind != DeviceKind::kCpu || plan.place.world_size() > 1) {
+      return fail(
+          ErrorCode::kUnsupported,
+          "speculative decoding with layers that keep a state is supported on one rank of a "
+          "CPU alone: elsewhere a rejected draft would stay in the state");
+    }
+    plan.decoder.max_draft_toks =
+        std::min(config.max_num_batched_tokens, config.max_num_seqs * (1 + plan.runner.max_drafts));
   }
   divide_layers(plan, *kv);
   if (plan.spec.encoder && settings.kv_cache_memory_bytes == 0) {

@@ -90,15 +90,15 @@ Drafter load_drafter(
     return drafter;
   }
   const DraftPlan& draft = *plan.draft;
-  ParameterLoader loader(
-      *draft.checkpoint, stream, weights, plan.load_format(), draft.decoder.act_dtype);
+  const Checkpoint& checkpoint = draft.checkpoint ? *draft.checkpoint : *plan.checkpoint;
+  ParameterLoader loader(checkpoint, stream, weights, plan.load_format(), draft.decoder.act_dtype);
   const KvPlan& kv = draft.model.kv;
   if (draft.head) {
     drafter.head = std::make_unique<EagleHead>(
         *draft.head, draft.head_ids, kv, draft.decoder, model, loader, workspace);
   } else {
     DecoderOptions options = draft.decoder;
-    options.kv_scales = kv_scales_of(plan, *draft.checkpoint, draft.spec);
+    options.kv_scales = kv_scales_of(plan, checkpoint, draft.spec);
     drafter.model = std::make_unique<Decoder>(draft.spec, kv, options, loader, workspace);
   }
   if (!stream.discards()) {

@@ -173,6 +173,28 @@ TEST(Speculation, MethodAndCountAsFlags) {
   EXPECT_FALSE(read_speculation(config)->adaptive);
 }
 
+// Also by vLLM's older names for each family.
+TEST(Speculation, TheModelsOwnLayerNeedsNoModel) {
+  for (const std::string name : {"mtp", "glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp"}) {
+    const auto read = read_speculation(with_json(R"({"method":")" + name + R"("})"));
+    ASSERT_TRUE(read) << name;
+    EXPECT_EQ(read->method, Speculation::Method::kMtp);
+    EXPECT_TRUE(read->has_head());
+    EXPECT_FALSE(read->has_files());
+    EXPECT_EQ(read->lookahead(), read->num_drafts);
+  }
+  EngineConfig config;
+  config.spec_method = "mtp";
+  config.num_speculative_tokens = 3;
+  EXPECT_EQ(read_speculation(config)->num_drafts, 3);
+  config.speculative_config = R"({"method":"qwen3_next_mtp"})";
+  EXPECT_EQ(error(config), "") << "the same method";
+  EXPECT_THAT(error(R"({"method":"mtp","model":"x"})"),
+              HasSubstr("model: 'x' has no use with the method mtp"));
+  EXPECT_THAT(error(R"({"method":"mtp","num_speculative_tokens":13})"),
+              HasSubstr("num_speculative_tokens: 13 is above 12"));
+}
+
 TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
   EXPECT_THAT(error("ngram"), HasSubstr("--speculative-config: 'ngram' is not a JSON object"));
   EXPECT_THAT(error("[1]"), HasSubstr("is not a JSON object"));

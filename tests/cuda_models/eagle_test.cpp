@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads that draft from hidden states, on CUDA in float32: every draft is the oracle's.
+// Heads that draft from hidden states, of other files or of the model's own, on CUDA in float32: every draft is the oracle's.
 #include "tests/support/eagle_case.h"
+#include "tests/support/mtp_case.h"
 
 #include <string>
 #include <vector>
@@ -52,6 +53,28 @@ TEST_F(CudaEagle, Speculators) {
   expect_drafts(HeadFiles(HeadFormat::kSpeculators, 8, true), "full");
 }
 TEST_F(CudaEagle, Eagle) { expect_drafts(HeadFiles(HeadFormat::kEagle), "full"); }
+
+// Layers of the model's own checkpoint, in models whose layers all have attention.
+TEST_F(CudaEagle, LayersThatPredict) {
+  for (const test::MtpFamily family :
+       {test::MtpFamily::kGlm4Moe, test::MtpFamily::kQwen35, test::MtpFamily::kQwen3Next}) {
+    const test::MtpFiles files(family);
+    for (const int32_t num_drafts : {1, 3, 7}) {
+      SCOPED_TRACE(num_drafts);
+      RigOptions options = test::mtp_options(files, num_drafts, "cuda");
+      options.config.cudagraph_mode = "full";
+      options.config.max_num_batched_tokens = 64;
+      const HeadRun seen = test::expect_oracles_drafts(
+          files.random.model(),
+          files.random.head(),
+          options,
+          test::mtp_target_options(files, "cuda"),
+          {head_request(1, 70, 40), head_request(2, 1, 24), head_request(3, 33, 30)},
+          num_drafts);
+      EXPECT_GT(seen.num_compared, 15);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace warprow

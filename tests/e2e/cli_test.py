@@ -382,11 +382,25 @@ class Generate(CliTest):
         refused = self.greedy(*args, *ngram, "--no-speculate")
         self.assertEqual(refused["stats"]["spec_decode_num_drafts"], 0)
 
+    def test_a_models_own_layer_drafts(self):
+        """With random weights: of GLM-4-MoE's layout, and of Qwen's beside layers that keep a state."""
+        for name in ("glm4_moe", "qwen3_next"):
+            model = Path(__file__).resolve().parents[1] / "golden/tiny" / name
+            args = ("generate", model, "--load-format", "dummy", "--max-model-len", "256", "-p", "a few words", "--max-tokens", "40",
+                    "--ignore-eos", "--logprobs", "2", "--stats")
+            plain = self.answer(*args)
+            drafted = self.answer(*args, "--speculative-config", '{"method": "mtp", "num_speculative_tokens": 3, "adaptive": false}')
+            self.assertEqual(drafted["choices"], plain["choices"])
+            self.assertGreater(drafted["stats"]["spec_decode_num_draft_tokens"], 39)
+            self.assertEqual(len(drafted["stats"]["spec_decode_num_accepted_tokens_per_pos"]), 3)
+
     def test_unknown_ways_to_draft_are_named(self):
         self.refuse(2, "method 'medusa' is not supported; the methods are ngram", "generate", MODEL, "-p", "x",
                     "--spec-method", "medusa")
         self.refuse(2, "draft_tensor_parallel_size: 2 is not supported; a draft model runs on 1 rank", "generate", MODEL, "-p", "x",
                     "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
+        self.refuse(1, "method: mtp: no layer that predicts further tokens is known of LlamaForCausalLM", "generate", MODEL,
+                    "-p", "x", "--speculative-config", '{"method": "mtp"}')
 
     def test_beams(self):
         flags = ("generate", MODEL, "-p", self.PROMPT, "--max-tokens", "5")

@@ -125,6 +125,29 @@ TEST(Eagle, APrefixFromTheCache) {
   EXPECT_EQ(rig.results().at(1).proposed, rig.results().at(2).proposed);
 }
 
+// The prefix that both prompts share ends with a block, and another token follows: one key of the head is of the other text.
+TEST(Eagle, AHitAtTheEdgeOfABlockWithAnotherNextToken) {
+  const HeadFiles head(HeadFormat::kEagle3, 4);
+  RigOptions options = head_options(head, 3);
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  ModelRig alone(head_target_options());
+  Request request = head_request(1, 64, 40);
+  request.prompt.push_back(7);
+  rig.add(request);
+  rig.run();
+  const int64_t accepted_before = rig.scheduler().stats().num_accepted_tokens;
+  request.id = 2;
+  request.prompt.back() = 8;
+  rig.add(request);
+  alone.add(request);
+  rig.run();
+  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
+  EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, accepted_before);
+  EXPECT_EQ(rig.results().at(2).tokens, alone.run().at(2).tokens);
+  EXPECT_EQ(rig.results().at(2).top, alone.results().at(2).top);
+}
+
 TEST(Eagle, ThePlanCountsTheHead) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
   const ModelPlan without =

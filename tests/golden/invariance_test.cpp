@@ -6,6 +6,8 @@
 #include "tests/support/invariance_load.h"
 #include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/mtp_case.h"
+#include "tests/support/random_hybrid.h"
 #include "tests/support/rig_grammars.h"
 #include "tests/support/source_path.h"
 
@@ -59,7 +61,11 @@ int64_t few_blocks_bytes(const Workload& load, const std::string& speculation = 
   EngineConfig config = base_options(load).config;
   config.speculative_config = speculation;
   const ModelPlan plan = value_or_throw(plan_model(config, this_machine()));
-  return 10 * plan.kv_cache.block_bytes() * static_cast<int64_t>(plan.kv.groups.size());
+  int64_t blocks = 0;
+  for (const KvGroupSpec& group : plan.kv.groups) {
+    blocks += 10 + 12 * group.num_state_cells();  // of a dozen rows
+  }
+  return blocks * plan.kv_cache.block_bytes();
 }
 
 // Token pages for one request of the largest length: requests preempt each other although KV blocks are plenty.
@@ -484,6 +490,31 @@ TEST(Invariance, HeadsThatDraft) {
           return test::head_config(head.method(), head.dir.path().string(), num_drafts, adaptive);
         });
   }
+}
+
+// Layers of a model's own checkpoint that predict further tokens, in both layouts.
+TEST(Invariance, LayersThatPredict) {
+  for (const test::MtpFamily family : {test::MtpFamily::kGlm4Moe, test::MtpFamily::kQwen35}) {
+    const test::MtpFiles files(family);
+    const Workload load{files.path(), "float32", test::kHeadTestVocab, 16, 60, 16};
+    expect_same_with_proposer(load, reference(load), "mtp", test::mtp_config);
+  }
+}
+
+// The same beside layers that keep a state, which takes in accepted drafts only; and the row's own tokens as drafts.
+TEST(Invariance, LayersThatPredictBesideStates) {
+  test::RandomHybrid model;
+  model.hidden_size = model.intermediate_size = 64;
+  model.num_key_heads = 1;
+  model.num_value_heads = 2;
+  model.key_dim = model.value_dim = 32;
+  model.vocab_size = 128;
+  model.mtp = true;
+  const test::TempDir dir;
+  const Workload load{model.write(dir), "float32", 128, 24, 80, 16};
+  const Answers expected = reference(load);
+  expect_same_with_proposer(load, expected, "mtp", test::mtp_config);
+  expect_same_with_proposer(load, expected, "ngram", test::ngram_config);
 }
 
 TEST(Invariance, TwoKvGroups) {

@@ -33,6 +33,10 @@ struct OracleLayer {
   // Matrices are [out, in]. Norm weights are the factors themselves. Empty: the layer has none.
   Doubles input_norm, q, k, v, o, q_norm, k_norm, sinks, attention_post_norm;
   Doubles ffn_norm, gate, up, down, ffn_post_norm;
+  Doubles q_bias, k_bias, v_bias;
+  Doubles
+      output_gate;  // [heads * head_dim, hidden]: the sigmoids of its products multiply attention's output
+  std::function<Doubles(const Doubles&)> experts;  // of normed rows, in place of gate, up and down
 };
 
 struct OracleModel {
@@ -109,6 +113,25 @@ class DecoderOracle {
       out[i] = x[i] / root * weight[i];
     }
     return out;
+  }
+
+  // The products of a normed row with q, k or v.
+  static Doubles projected(const Doubles& w, const Doubles& bias, const Doubles& x) {
+    Doubles y = times(w, x);
+    for (size_t i = 0; i < bias.size(); ++i) {
+      y[i] += bias[i];
+    }
+    return y;
+  }
+
+  static void open_gate(const OracleLayer& layer, const Doubles& x, Doubles& seen) {
+    if (layer.output_gate.empty()) {
+      return;
+    }
+    const Doubles gate = times(layer.output_gate, x);
+    for (size_t i = 0; i < seen.size(); ++i) {
+      seen[i] /= 1.0 + std::exp(-gate[i]);
+    }
   }
 
   void join(const OracleLayer& layer, const Doubles& post_norm, Doubles product, Doubles& x) const {
@@ -192,16 +215,20 @@ class DecoderOracle {
     std::vector<Doubles> q;
     std::vector<Doubles> k;
     std::vector<Doubles> v;
+    std::vector<Doubles> inputs;
     for (size_t t = 0; t < stream.size(); ++t) {
       const Doubles x = rounded(normed(stream[t], layer.input_norm));
-      q.push_back(placed(layer, times(layer.q, x), layer.q_norm, static_cast<int>(t)));
-      k.push_back(placed(layer, times(layer.k, x), layer.k_norm, static_cast<int>(t)));
-      v.push_back(times(layer.v, x));
+      const auto at = static_cast<int>(t);
+      q.push_back(placed(layer, projected(layer.q, layer.q_bias, x), layer.q_norm, at));
+      k.push_back(placed(layer, projected(layer.k, layer.k_bias, x), layer.k_norm, at));
+      v.push_back(projected(layer.v, layer.v_bias, x));
+      inputs.push_back(x);
       keep(layer, layer.cached_key, k.back());
       keep(layer, layer.cached_value, v.back());
     }
     for (size_t t = 0; t < stream.size(); ++t) {
-      const Doubles seen = attend_one(layer, q[t], k, v, static_cast<int>(t));
+      Doubles seen = attend_one(layer, q[t], k, v, static_cast<int>(t));
+      open_gate(layer, inputs[t], seen);
       join(layer, layer.attention_post_norm, times(layer.o, rounded(seen)), stream[t]);
     }
   }
@@ -210,6 +237,10 @@ class DecoderOracle {
     const double root = std::sqrt(2.0 / std::acos(-1.0));
     for (Doubles& row : stream) {
       const Doubles x = rounded(normed(row, layer.ffn_norm));
+      if (layer.experts) {
+        join(layer, layer.ffn_post_norm, layer.experts(x), row);
+        continue;
+      }
       Doubles gate = times(layer.gate, x);
       const Doubles up = times(layer.up, x);
       for (size_t i = 0; i < gate.size(); ++i) {

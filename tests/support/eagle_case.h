@@ -147,7 +147,8 @@ struct HeadRun {
 
 // Runs the requests with these options. Expects each row's drafts of each step to be the oracle's, and the answers to be
 // those of the options `plain`, without drafts.
-inline HeadRun expect_oracles_drafts(const HeadFiles& head,
+inline HeadRun expect_oracles_drafts(const OracleModel& target,
+                                     const OracleHead& head,
                                      const RigOptions& options,
                                      const RigOptions& plain,
                                      const std::vector<Request>& requests,
@@ -174,7 +175,7 @@ inline HeadRun expect_oracles_drafts(const HeadFiles& head,
     EXPECT_FALSE(result.proposed.empty());
     std::vector<int32_t> tokens(request.prompt.begin(), request.prompt.end());
     tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
-    const EagleOracle oracle(head_target().model(), head.random.head(), tokens);
+    const EagleOracle oracle(target, head, tokens);
     for (const auto& [num_tokens, drafts] : result.proposed) {
       if (num_tokens == result.tokens.size()) {
         continue;  // behind the end
@@ -192,6 +193,15 @@ inline HeadRun expect_oracles_drafts(const HeadFiles& head,
   }
   EXPECT_GT(seen.num_compared, 20 * seen.num_near);
   return seen;
+}
+
+inline HeadRun expect_oracles_drafts(const HeadFiles& head,
+                                     const RigOptions& options,
+                                     const RigOptions& plain,
+                                     const std::vector<Request>& requests,
+                                     int32_t num_drafts) {
+  return expect_oracles_drafts(
+      head_target().model(), head.random.head(), options, plain, requests, num_drafts);
 }
 
 }  // namespace warprow::test

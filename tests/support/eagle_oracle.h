@@ -21,6 +21,7 @@ enum class HeadFormat {
   kEagle,        // fc over [embedding; hidden state], with the model's embedding and head
   kEagle3,       // the authors' names: midlayer.*
   kSpeculators,  // the package speculators: its config around the layer's, layers.0.*
+  kMtp,          // a layer of the model's own checkpoint
 };
 
 // A head's numbers. Matrices are [out, in].
@@ -28,6 +29,9 @@ struct OracleHead {
   HeadFormat format = HeadFormat::kEagle3;
   std::vector<int> entered;  // EAGLE-3: layers of the model in front of which states are taken
   bool norm_before_residual = false;
+  bool normed_states = false;  // MTP: behind a draft, the state is the normed stream
+  bool hides_first = false;    // MTP: zeros for the embedding at position 0
+  Doubles embed_norm;          // MTP
   Doubles fc, fc_bias, hidden_norm, final_norm, head;
   Doubles embed;         // empty: the model's
   std::vector<int> ids;  // of the model's vocabulary by the head's; empty: the same
@@ -43,7 +47,7 @@ class EagleOracle : public DecoderOracle {
       : DecoderOracle(target), target_(target), head_(head), tokens_(std::move(tokens)) {
     states_ = model_states(tokens_);
     for (size_t t = 0; t + 1 < tokens_.size(); ++t) {
-      add_keys(enter(tokens_[t + 1], states_[t]).input, cache_);
+      add_keys(enter(tokens_[t + 1], states_[t], t).input, cache_);
     }
   }
 
@@ -64,8 +68,9 @@ class EagleOracle : public DecoderOracle {
     Drafts out;
     for (int made = 0; made < count; ++made) {
       state = forward(next, state, cache);
-      const Doubles logits = times(is_eagle() ? target_.head : head_.head,
-                                   is_eagle() ? state : normed(state, head_.final_norm));
+      const Doubles last = is_eagle() ? state : normed(state, head_.final_norm);
+      const Doubles logits = times(reads_last() ? target_.head : head_.head, last);
+      state = head_.normed_states ? last : state;
       const auto best = std::ranges::max_element(logits);
       const auto at = static_cast<size_t>(best - logits.begin());
       for (size_t i = 0; i < logits.size(); ++i) {
@@ -90,13 +95,16 @@ class EagleOracle : public DecoderOracle {
   };
 
   [[nodiscard]] bool is_eagle() const { return head_.format == HeadFormat::kEagle; }
+  [[nodiscard]] bool is_mtp() const { return head_.format == HeadFormat::kMtp; }
+  // Whether it takes the states behind the model's final norm, and lends its head.
+  [[nodiscard]] bool reads_last() const { return is_eagle() || is_mtp(); }
 
   // EAGLE-3's are those behind fc. Behind drafts, states are the head's own, which do not go through it.
   [[nodiscard]] std::vector<Doubles> model_states(const std::vector<int32_t>& ids) const {
     const std::vector<std::vector<Doubles>> all = streams(ids);
     std::vector<Doubles> states;
     for (size_t t = 0; t < ids.size(); ++t) {
-      if (is_eagle()) {
+      if (reads_last()) {
         states.push_back(normed(all.back()[t], target_.final_norm));
         continue;
       }
@@ -120,8 +128,16 @@ class EagleOracle : public DecoderOracle {
     return {first, first + target_.hidden};
   }
 
-  [[nodiscard]] Entry enter(int32_t next, const Doubles& state) const {
-    const Doubles embedded = embedding(next);
+  [[nodiscard]] Entry enter(int32_t next, const Doubles& state, size_t position) const {
+    Doubles embedded = embedding(next);
+    if (is_mtp()) {
+      if (head_.hides_first && position == 0) {
+        std::ranges::fill(embedded, 0.0);
+      }
+      const Doubles row = times(
+          head_.fc, with(normed(embedded, head_.embed_norm), normed(state, head_.hidden_norm)));
+      return {row, normed(row, head_.layer.input_norm)};
+    }
     if (is_eagle()) {
       Doubles row = times(head_.fc, with(embedded, state));
       for (size_t i = 0; i < head_.fc_bias.size(); ++i) {
@@ -136,18 +152,23 @@ class EagleOracle : public DecoderOracle {
 
   void add_keys(const Doubles& input, Cache& cache) const {
     const auto position = static_cast<int>(cache.k.size());
-    cache.k.push_back(placed(head_.layer, times(head_.layer.k, input), {}, position));
-    cache.v.push_back(times(head_.layer.v, input));
+    const OracleLayer& layer = head_.layer;
+    cache.k.push_back(
+        placed(layer, projected(layer.k, layer.k_bias, input), layer.k_norm, position));
+    cache.v.push_back(projected(layer.v, layer.v_bias, input));
   }
 
   // The residual stream behind the layer at the cache's next position.
   [[nodiscard]] Doubles forward(int32_t next, const Doubles& state, Cache& cache) const {
     const OracleLayer& layer = head_.layer;
     const auto position = static_cast<int>(cache.k.size());
-    Entry entry = enter(next, state);
+    Entry entry = enter(next, state, cache.k.size());
     add_keys(entry.input, cache);
-    const Doubles q = placed(layer, times(layer.q, entry.input), {}, position);
-    join(layer, {}, times(layer.o, attend_one(layer, q, cache.k, cache.v, position)), entry.stream);
+    const Doubles q =
+        placed(layer, projected(layer.q, layer.q_bias, entry.input), layer.q_norm, position);
+    Doubles seen = attend_one(layer, q, cache.k, cache.v, position);
+    open_gate(layer, entry.input, seen);
+    join(layer, {}, times(layer.o, seen), entry.stream);
     std::vector<Doubles> rows = {entry.stream};
     feed(layer, rows);
     return rows.front();

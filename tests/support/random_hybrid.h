@@ -32,6 +32,7 @@ struct RandomHybrid {
   int32_t key_dim = 64;
   int32_t value_dim = 64;
   int32_t vocab_size = 512;
+  bool mtp = false;  // with the layer that predicts further tokens
   uint32_t seed = 1;
 
   // Writes config.json and model.safetensors into dir and returns its path.
@@ -82,10 +83,12 @@ struct RandomHybrid {
   class Writer {
    public:
     explicit Writer(uint32_t seed) : random_(seed) {}
+    // Every loud-th row is larger than the others; 0: none is.
     void add(const std::string& name,
              const std::vector<int64_t>& shape,
              float mean,
-             float deviation) {
+             float deviation,
+             int64_t loud = 0) {
       std::normal_distribution<float> normal(mean, deviation);
       int64_t n = 1;
       for (const int64_t extent : shape) {
@@ -93,7 +96,8 @@ struct RandomHybrid {
       }
       Bytes bytes;
       for (int64_t i = 0; i < n; ++i) {
-        put(bytes, f32_to_bf16(normal(random_)));
+        const bool larger = loud > 0 && i / shape.back() % loud == 1;
+        put(bytes, f32_to_bf16(normal(random_) * (larger ? 8.0F : 1.0F)));
       }
       file_.add(name, "BF16", shape, bytes);
     }
@@ -146,31 +150,50 @@ struct RandomHybrid {
     w.matrix(prefix + "down_proj.weight", hidden_size, intermediate_size);
   }
 
+  void add_experts(Writer& w, const std::string& prefix) const {
+    w.matrix(prefix + "gate.weight", num_experts, hidden_size, 2.0F);
+    for (int32_t e = 0; e < num_experts; ++e) {
+      add_feed_forward(w, prefix + "experts." + std::to_string(e) + ".");
+    }
+    add_feed_forward(w, prefix + "shared_expert.");
+    w.matrix(prefix + "shared_expert_gate.weight", 1, hidden_size);
+  }
+
+  void add_layer(Writer& w, const std::string& layer, bool full_attention) const {
+    w.norm(layer + "input_layernorm.weight", hidden_size);
+    w.norm(layer + "post_attention_layernorm.weight", hidden_size);
+    if (full_attention) {
+      add_attention(w, layer + "self_attn.");
+    } else {
+      add_delta_net(w, layer + "linear_attn.");
+    }
+    if (has_experts()) {
+      add_experts(w, layer + "mlp.");
+    } else {
+      add_feed_forward(w, layer + "mlp.");
+    }
+  }
+
   [[nodiscard]] Bytes weights() const {
     Writer w(seed);
     w.matrix("model.embed_tokens.weight", vocab_size, hidden_size, 8.0F);
     for (int32_t i = 0; i < num_layers; ++i) {
-      const std::string layer = "model.layers." + std::to_string(i) + ".";
-      w.norm(layer + "input_layernorm.weight", hidden_size);
-      w.norm(layer + "post_attention_layernorm.weight", hidden_size);
-      if (i % 4 == 3) {
-        add_attention(w, layer + "self_attn.");
-      } else {
-        add_delta_net(w, layer + "linear_attn.");
+      add_layer(w, "model.layers." + std::to_string(i) + ".", i % 4 == 3);
+    }
+    if (mtp) {
+      w.matrix("mtp.fc.weight", hidden_size, 2 * int64_t{hidden_size});
+      for (const char* name : {"pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"}) {
+        w.norm(std::string("mtp.") + name + ".weight", hidden_size);
       }
-      if (!has_experts()) {
-        add_feed_forward(w, layer + "mlp.");
-        continue;
-      }
-      w.matrix(layer + "mlp.gate.weight", num_experts, hidden_size, 2.0F);
-      for (int32_t e = 0; e < num_experts; ++e) {
-        add_feed_forward(w, layer + "mlp.experts." + std::to_string(e) + ".");
-      }
-      add_feed_forward(w, layer + "mlp.shared_expert.");
-      w.matrix(layer + "mlp.shared_expert_gate.weight", 1, hidden_size);
+      add_layer(w, "mtp.layers.0.", true);
     }
     w.norm("model.norm.weight", hidden_size);
-    w.matrix("lm_head.weight", vocab_size, hidden_size);
+    // With mtp answers and drafts are mostly of a few ids, so that some drafts are right.
+    w.add("lm_head.weight",
+          {vocab_size, hidden_size},
+          0.0F,
+          1.0F / std::sqrt(static_cast<float>(hidden_size)),
+          mtp ? 8 : 0);
     return w.bytes();
   }
 };

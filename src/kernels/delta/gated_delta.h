@@ -72,8 +72,9 @@ struct StatePages {
 //   state behind it do not depend on how tokens are cut into steps.
 // Preconditions: conv_len is 2 to kMaxConvLen; CUDA: fits_cuda. A CPU overwrites q, k and v. A row whose seq_len equals
 //   its tokens starts from zeros. Rows past the step's have row -1. Results of padding tokens are undefined. The state
-//   behind a row's last token is stored in its own pages, and the state at the last multiple of unit before that token
-//   in the checkpoint's, if the step passes it.
+//   behind a row's last token that is no draft is stored in its own pages, and the state at the last multiple of unit before
+//   that token in the checkpoint's, if the step passes it. With num_sampled the tokens are the accepted drafts of a step, as
+//   qkvz and ba had them there, without z: they enter the stored states, in a call behind the step's; out is scratch. CPU.
 // Origin: Yang et al., "Gated Delta Networks", 2024.
 struct GatedDeltaArgs {
   GatedDeltaShape shape;
@@ -86,10 +87,13 @@ struct GatedDeltaArgs {
   const float* dt_bias = nullptr;
   View<const float, 1> norm_weight;
   float norm_eps = 0.0F;
-  View<const int32_t, 1> idx_mapping;      // [max_num_seqs]
-  View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
-  View<const int32_t, 1> seq_lens;         // [max_num_seqs]
-  int32_t num_decode_rows = 0;             // the first rows, which have a token each; CUDA
+  View<const int32_t, 1> idx_mapping;         // [max_num_seqs]
+  View<const int32_t, 1> query_start_loc;     // [max_num_seqs + 1]
+  View<const int32_t, 1> seq_lens;            // [max_num_seqs]
+  int32_t num_decode_rows = 0;                // the first rows, which have a token each; CUDA
+  View<const int32_t, 1> cu_num_logits = {};  // AttentionBatch's; CPU. Empty: no drafts
+  View<const int32_t, 1> num_sampled =
+      {};  // [max_num_seqs] or empty: 1 + accepted drafts of a row with drafts
   StatePages pages;
   float* gates = nullptr;    // CPU
   float* scratch = nullptr;  // CPU

@@ -66,7 +66,9 @@ void write_state(const StatePages& pages,
 struct RowStates {
   int64_t first_tok = 0;
   int64_t num_toks = 0;
-  int64_t num_before = 0;        // of these, tokens before the checkpoint; 0: none is kept
+  int64_t num_before = 0;  // of these, tokens before the checkpoint; 0: none is kept
+  int64_t num_stored =
+      0;  // of these, tokens behind which the state is stored; the others are drafts
   const int32_t* own = nullptr;  // [num_pages] each
   const int32_t* kept = nullptr;
   const int32_t* start = nullptr;  // null: zeros
@@ -87,6 +89,20 @@ RowStates row_states(const GatedDeltaArgs& a, int64_t batch_idx) {
   }
   const int64_t checkpoint = (end - 1) / a.pages.unit * a.pages.unit;
   row.num_before = row.kept[0] != 0 ? std::max<int64_t>(0, checkpoint - computed) : 0;
+  row.num_stored = row.num_toks;
+  if (a.cu_num_logits.empty()) {
+    return row;
+  }
+  const int32_t* logits = a.cu_num_logits.data + batch_idx;
+  const int64_t drafts = std::max(0, logits[1] - logits[0] - 1);
+  row.num_stored -= drafts;
+  if (!a.num_sampled.empty()) {
+    row.first_tok += row.num_stored;
+    row.num_toks = std::clamp<int64_t>(a.num_sampled.data[batch_idx] - 1, 0, drafts);
+    row.num_stored = row.num_toks;
+    row.num_before = 0;
+    row.start = row.own;
+  }
   return row;
 }
 
@@ -99,7 +115,8 @@ int64_t num_rows(const GatedDeltaArgs& a) {
   return n;
 }
 
-// Loads a part of a row's state, runs body(first token, tokens) before and after the checkpoint, and stores the part.
+// Loads a part of a row's state, runs body(first token, tokens) before and after the checkpoint, stores the part, and runs
+// body for the drafts.
 template <typename Body>
 void advance(const GatedDeltaArgs& a,
              const RowStates& row,
@@ -109,6 +126,9 @@ void advance(const GatedDeltaArgs& a,
              int64_t piece_stride,
              float* local,
              const Body& body) {
+  if (row.num_toks == 0) {
+    return;
+  }
   const auto each = [&](const auto& f) {
     for (int64_t i = 0; i < pieces; ++i) {
       f(first + i * piece_stride, local + i * count);
@@ -125,8 +145,11 @@ void advance(const GatedDeltaArgs& a,
     body(row.first_tok, row.num_before);
     each([&](int64_t at, const float* from) { write_state(a.pages, row.kept, at, count, from); });
   }
-  body(row.first_tok + row.num_before, row.num_toks - row.num_before);
+  body(row.first_tok + row.num_before, row.num_stored - row.num_before);
   each([&](int64_t at, const float* from) { write_state(a.pages, row.own, at, count, from); });
+  if (row.num_stored < row.num_toks) {
+    body(row.first_tok + row.num_stored, row.num_toks - row.num_stored);
+  }
 }
 
 void convolve(const GatedDeltaArgs& a, const Loops& loops, int64_t batch_idx, int64_t piece) {
@@ -230,7 +253,9 @@ void gated_delta(Stream& stream, const GatedDeltaArgs& args) {
   const GatedDeltaShape& shape = args.shape;
   const int64_t toks = args.out.shape[0];
   WR_CHECK_EQ(args.qkvz.shape[0], toks);
-  WR_CHECK_EQ(args.qkvz.shape[1], shape.num_channels() + shape.value_size());
+  const bool of_drafts = !args.num_sampled.empty();
+  WR_CHECK_EQ(args.qkvz.shape[1], shape.num_channels() + (of_drafts ? 0 : shape.value_size()));
+  WR_CHECK(!of_drafts || !args.cu_num_logits.empty());
   WR_CHECK_EQ(args.ba.shape[1], 2 * int64_t{shape.num_value_heads});
   WR_CHECK_EQ(args.out.shape[1], shape.value_size());
   WR_CHECK(shape.conv_len >= 2 && shape.conv_len <= kMaxConvLen &&
@@ -250,7 +275,18 @@ void gated_delta(Stream& stream, const GatedDeltaArgs& args) {
       }
     });
   });
-  cpu.launch("delta_prepare", [args, loops, toks](ComputePool& pool) {
+  cpu.launch("delta_prepare", [args, loops, toks, of_drafts](ComputePool& pool) {
+    if (of_drafts) {
+      pool.parallel_for(num_rows(args), 1, [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t i = begin; i < end; ++i) {
+          const RowStates row = row_states(args, i);
+          for (int64_t tok = row.first_tok; tok < row.first_tok + row.num_toks; ++tok) {
+            prepare(args, loops, tok);
+          }
+        }
+      });
+      return;
+    }
     pool.parallel_for(toks, 8, [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t tok = begin; tok < end; ++tok) {
         prepare(args, loops, tok);
@@ -266,6 +302,9 @@ void gated_delta(Stream& stream, const GatedDeltaArgs& args) {
       }
     });
   });
+  if (of_drafts) {
+    return;
+  }
   cpu.launch("delta_norm", [args, loops, toks](ComputePool& pool) {
     pool.parallel_for(toks, 8, [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t tok = begin; tok < end; ++tok) {

@@ -115,6 +115,7 @@ class EagleDrafts final : public RunnerFeature {
                       step_inputs_.input_ids,
                       batch.num_rows,
                       batch.num_toks_padded,
+                      head_.spec().hides_first,
                       next_ids_});
     EagleInput in;
     in.ids = make_view<const int32_t>(next_ids_, batch.num_toks_padded);
@@ -156,7 +157,8 @@ class EagleDrafts final : public RunnerFeature {
  private:
   // The model's states that the head takes, of any step's tokens: recorded work serves steps of other sizes.
   [[nodiscard]] ActView step_states(const InputBatch& batch) const {
-    ActView states = head_.spec().eagle3 ? model_.aux_states(0) : batch.hidden;
+    const bool aux = head_.spec().kind == HeadKind::kEagle3;
+    ActView states = aux ? model_.aux_states(0) : batch.hidden;
     states.shape[0] = step_inputs_.max_num_toks;
     return states;
   }
@@ -173,6 +175,7 @@ class EagleDrafts final : public RunnerFeature {
     op.num_made = made;
     op.num_rows = num_rows_;
     op.query_len = query_len;
+    op.hides_first = head_.spec().hides_first;
     op.idx_mapping = idx_mapping_;
     op.query_start_loc = query_start_loc_;
     op.seq_lens = inputs_.seq_lens;

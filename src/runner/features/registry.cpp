@@ -13,9 +13,12 @@
 #include "runner/features/prompt_logprobs.h"
 #include "runner/features/ratio_acceptance.h"
 #include "runner/features/slot_check.h"
+#include "runner/features/state_drafts.h"
 #include "runner/features/step_times.h"
 #include "runner/features/suffix_drafts.h"
 #include "runner/features/synthetic_acceptance.h"
+
+#include <algorithm>
 
 namespace warprow {
 
@@ -47,6 +50,11 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.speculation.ratio && options.draft_model != nullptr) {
     features.push_back(make_ratio_acceptance(parts, *options.draft_model));
+  }
+  const auto has_state = [](const KvGroupSpec& group) { return group.state_pages > 0; };
+  if (parts.limits.max_drafts > 0 && parts.sampler != nullptr &&
+      std::ranges::any_of(parts.groups, has_state)) {
+    features.push_back(make_state_drafts(parts));
   }
   if (options.speculation.method == Speculation::Method::kNgram && parts.head != nullptr) {
     features.push_back(make_ngram_drafts(parts, options.speculation));

@@ -13,13 +13,15 @@
 namespace warprow {
 
 // The ids of a step of a head that drafts from hidden states: at each token the next token of its row. Behind a row's last
-// token it is of the prompt, or not known yet: 0. One team per batch_idx, and one for the padding.
+// token it is of the prompt, or not known yet: 0. With hides_first it is -1 at position 0, whose embedding is zeros. One team
+// per batch_idx, and one for the padding.
 struct NextTokens {
   StepRows step;
   RowTokens known;
   const int32_t* input_ids = nullptr;  // dev i32 [num_toks]  of the step
   int32_t num_rows = 0;
   int32_t num_toks_padded = 0;
+  bool hides_first = false;
   int32_t* ids = nullptr;  // dev i32 [num_toks_padded]
 
   template <typename Team>
@@ -31,8 +33,11 @@ struct NextTokens {
     }
     const int32_t row = step.idx_mapping[batch_idx];
     const int32_t num_toks = step.query_start_loc[batch_idx + 1] - begin;
+    const bool hidden = hides_first && step.rows[row].num_computed_tokens == 0;
     team.for_each(num_toks, [&](int64_t i) {
-      ids[begin + i] = i + 1 < num_toks ? input_ids[begin + i + 1] : behind(row, num_toks);
+      ids[begin + i] = hidden && i == 0   ? -1
+                       : i + 1 < num_toks ? input_ids[begin + i + 1]
+                                          : behind(row, num_toks);
     });
   }
 
@@ -58,6 +63,7 @@ struct HeadInputs {
   int32_t num_made = 0;
   int32_t num_rows = 0;
   int32_t query_len = 1;
+  bool hides_first = false;  // as of NextTokens
   // Written: the arrays of the forward, as of InputBuffers, its layout, and the tokens of the step whose states it takes.
   int32_t* idx_mapping = nullptr;
   int32_t* query_start_loc = nullptr;  // [max_num_seqs + 1]
@@ -102,6 +108,9 @@ struct HeadInputs {
     return step_indices[step.cu_num_logits[batch_idx] + yielded - 1];
   }
   [[nodiscard]] WR_HD int32_t token(int32_t row, int32_t position) const {
+    if (hides_first && position == 0) {
+      return -1;
+    }
     return num_made > 0 ? drafts.tokens[row * drafts.max_drafts + num_made - 1]
                         : known_token(known, step.rows[row], row, position + 1);
   }

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers of a model's own checkpoint that predict further tokens, in each layout in which they are published: every draft is
+// that of a reading of the published rules in doubles, whatever the scheduler did before, and the answers are those without
+// drafts.
+#include "tests/support/mtp_case.h"
+#include "worker/machine_facts.h"
+#include "worker/model_plan.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::head_request;
+using test::HeadRun;
+using test::ModelRig;
+using test::mtp_options;
+using test::mtp_target_options;
+using test::MtpFamily;
+using test::MtpFiles;
+using test::RigOptions;
+using ::testing::HasSubstr;
+
+HeadRun expect_drafts_of(const MtpFiles& files,
+                         const RigOptions& options,
+                         const std::vector<Request>& requests,
+                         int32_t num_drafts) {
+  return test::expect_oracles_drafts(files.random.model(),
+                                     files.random.head(),
+                                     options,
+                                     mtp_target_options(files),
+                                     requests,
+                                     num_drafts);
+}
+
+// K drafts of each family. A prompt of one token has its first draft at position 0.
+void expect_family(MtpFamily family) {
+  const MtpFiles files(family);
+  for (const int32_t num_drafts : {1, 3, 7}) {
+    SCOPED_TRACE(num_drafts);
+    const HeadRun seen = expect_drafts_of(files,
+                                          mtp_options(files, num_drafts),
+                                          {head_request(1, 17, 40), head_request(2, 1, 24)},
+                                          num_drafts);
+    EXPECT_GT(seen.num_compared, 15);
+    EXPECT_GT(seen.stats.num_accepted_tokens, 0);
+  }
+}
+
+TEST(Mtp, DeepSeeksLayoutInGlm4Moe) { expect_family(MtpFamily::kGlm4Moe); }
+TEST(Mtp, QwensLayoutInQwen35) { expect_family(MtpFamily::kQwen35); }
+TEST(Mtp, QwensLayoutInQwen3Next) { expect_family(MtpFamily::kQwen3Next); }
+
+// vllm#14649: keys and values of accepted drafts come from the model's states. The oracle computes all of them from these.
+TEST(Mtp, AcceptedDraftsGetKeysFromTheModelsStates) {
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  const HeadRun seen = expect_drafts_of(
+      files, mtp_options(files, 4), {head_request(1, 30, 120), head_request(2, 7, 100)}, 4);
+  EXPECT_GT(seen.stats.num_accepted_tokens, 8);
+}
+
+TEST(Mtp, APromptInChunks) {
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  RigOptions options = mtp_options(files, 3);
+  options.config.max_num_batched_tokens = 16;
+  options.config.max_num_seqs = 4;
+  const HeadRun seen =
+      expect_drafts_of(files,
+                       options,
+                       {head_request(1, 70, 24), head_request(2, 45, 24), head_request(3, 16, 24)},
+                       3);
+  EXPECT_GT(seen.stats.num_partial_prefill_steps, 0);
+  EXPECT_GT(seen.stats.num_mixed_steps, 0);
+}
+
+TEST(Mtp, APreemptedRow) {
+  const MtpFiles files(MtpFamily::kQwen35);
+  RigOptions options = mtp_options(files, 3);
+  options.config.max_model_len = 128;
+  const ModelPlan plan = value_or_throw(plan_model(options.config, this_machine()));
+  options.config.kv_cache_memory_bytes = 14 * plan.kv_cache.block_bytes();
+  const HeadRun seen =
+      expect_drafts_of(files,
+                       options,
+                       {head_request(1, 50, 40), head_request(2, 45, 40), head_request(3, 40, 40)},
+                       3);
+  EXPECT_GT(seen.stats.num_preemptions, 0);
+}
+
+// Recorded sampling has the layer's forwards in it, for more rows than the step has.
+TEST(Mtp, RecordedForwards) {
+  const MtpFiles files(MtpFamily::kQwen3Next);
+  RigOptions options = mtp_options(files, 3);
+  options.config.cudagraph_mode = "full";
+  options.config.cudagraph_capture_sizes = "4,12,32,128";
+  options.device.mode = cpu::CpuStreamMode::kDeferred;
+  options.device.shuffle = true;
+  options.device.seed = 5;
+  const HeadRun seen =
+      expect_drafts_of(files,
+                       options,
+                       {head_request(1, 20, 30), head_request(2, 33, 40), head_request(3, 2, 36)},
+                       3);
+  EXPECT_GT(seen.stats.num_accepted_tokens, 0);
+}
+
+// vllm#53670: a hit drops no block.
+TEST(Mtp, APrefixFromTheCache) {
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  RigOptions options = mtp_options(files, 3);
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  rig.add(head_request(1, 65, 24));
+  rig.run();
+  Request again = head_request(1, 65, 24);
+  again.id = 2;
+  rig.add(again);
+  rig.run();
+  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
+  EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(2).tokens);
+  EXPECT_EQ(rig.results().at(1).proposed, rig.results().at(2).proposed);
+}
+
+// The prefix that both prompts share ends with a block, and another token follows: one key of the head is of the other text.
+TEST(Mtp, AHitAtTheEdgeOfABlockWithAnotherNextToken) {
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  RigOptions options = mtp_options(files, 3);
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  ModelRig alone(mtp_target_options(files));
+  Request request = head_request(1, 64, 40);
+  request.prompt.push_back(7);
+  rig.add(request);
+  rig.run();
+  const int64_t accepted_before = rig.scheduler().stats().num_accepted_tokens;
+  request.id = 2;
+  request.prompt.back() = 8;
+  rig.add(request);
+  alone.add(request);
+  rig.run();
+  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
+  EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, accepted_before);
+  EXPECT_EQ(rig.results().at(2).tokens, alone.run().at(2).tokens);
+  EXPECT_EQ(rig.results().at(2).top, alone.results().at(2).top);
+}
+
+TEST(Mtp, ThePlanCountsTheLayer) {
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  const ModelPlan without =
+      value_or_throw(plan_model(mtp_target_options(files).config, this_machine()));
+  const ModelPlan with = value_or_throw(plan_model(mtp_options(files, 3).config, this_machine()));
+  EXPECT_GT(with.memory.weights_bytes, without.memory.weights_bytes);
+  EXPECT_GT(with.memory.kv_block_bytes, without.memory.kv_block_bytes);
+  EXPECT_EQ(with.memory.checkpoint_bytes, without.memory.checkpoint_bytes);
+}
+
+TEST(Mtp, ADraftATimeUnlessMoreAreAskedFor) {
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  RigOptions options = mtp_target_options(files);
+  options.config.speculative_config = R"({"method":"glm4_moe_mtp"})";
+  EXPECT_EQ(value_or_throw(plan_model(options.config, this_machine())).runner.max_drafts, 1);
+}
+
+TEST(Mtp, WhatDoesNotFitIsRefused) {
+  const auto error_with = [](MtpFamily family, const std::function<void(nlohmann::json&)>& change) {
+    const MtpFiles files(family);
+    nlohmann::json config = files.random.config();
+    change(config);
+    files.dir.write("config.json", config.dump());
+    const auto plan = plan_model(mtp_options(files, 3).config, this_machine());
+    return plan ? std::string() : plan.error().message;
+  };
+  using Json = nlohmann::json;
+  // One layer less: what lies behind the last one is a layer of the model, without the tensors.
+  EXPECT_THAT(error_with(MtpFamily::kGlm4Moe, [](Json& c) { c["num_hidden_layers"] = 2; }),
+              HasSubstr("no layer that predicts further tokens: no tensor "
+                        "model.layers.2.eh_proj.weight, model.layers.2.enorm.weight, "
+                        "model.layers.2.hnorm.weight, model.layers.2.shared_head.norm.weight"));
+  EXPECT_THAT(error_with(MtpFamily::kGlm4Moe, [](Json& c) { c["num_nextn_predict_layers"] = 2; }),
+              HasSubstr("num_nextn_predict_layers: 2 is not supported, 1 is"));
+  EXPECT_THAT(error_with(MtpFamily::kQwen35, [](Json& c) { c["mtp_num_hidden_layers"] = 0; }),
+              HasSubstr("mtp_num_hidden_layers: 0 is not supported, 1 is"));
+  EXPECT_THAT(
+      error_with(MtpFamily::kQwen35, [](Json& c) { c["mtp_use_dedicated_embeddings"] = true; }),
+      HasSubstr("mtp_use_dedicated_embeddings: true is not supported"));
+
+  RigOptions options = test::head_target_options();
+  options.config.speculative_config = test::mtp_config(3);
+  const auto llama = plan_model(options.config, this_machine());
+  ASSERT_FALSE(llama);
+  EXPECT_THAT(llama.error().message,
+              HasSubstr("method: mtp: no layer that predicts further tokens is known of "
+                        "LlamaForCausalLM"));
+
+  const MtpFiles files(MtpFamily::kGlm4Moe);
+  options = mtp_options(files, 3);
+  options.config.tensor_parallel_size = 2;
+  const auto ranks = plan_model(options.config, this_machine());
+  ASSERT_FALSE(ranks);
+  EXPECT_THAT(ranks.error().message, HasSubstr("method: mtp on 2 ranks"));
+}
+
+}  // namespace
+}  // namespace warprow
