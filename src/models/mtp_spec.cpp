@@ -53,7 +53,7 @@ Result<void> check_config(const nlohmann::json& config) {
 }
 
 // Names of the layer's tensors, from those of the model's.
-void name_tensors(const DecoderSpec& target, EagleSpec& spec) {
+void name_mtp_tensors(const DecoderSpec& target, EagleSpec& spec) {
   DecoderWeightNames& names = spec.decoder.names;
   const std::string from = target.names.q.substr(0, target.names.q.find("self_attn"));
   if (is_qwen(target)) {
@@ -92,7 +92,7 @@ Result<void> check_tensors(const Checkpoint& checkpoint, const EagleSpec& spec) 
 }
 
 // The model's last layer of attention, with experts if it has a router.
-Result<LayerSpec> layer_of(const Checkpoint& checkpoint,
+Result<LayerSpec> mtp_layer_of(const Checkpoint& checkpoint,
                            const DecoderSpec& target,
                            const std::string& router) {
   LayerSpec layer;
@@ -135,11 +135,11 @@ Result<EagleSpec> read_mtp_spec(const Checkpoint& checkpoint, const DecoderSpec&
   EagleSpec spec;
   spec.kind = HeadKind::kMtp;
   spec.decoder = target;
-  name_tensors(target, spec);
+  name_mtp_tensors(target, spec);
   if (auto tensors = check_tensors(checkpoint, spec); !tensors) {
     return tl::unexpected(tensors.error());
   }
-  auto layer = layer_of(checkpoint, target, spec.decoder.names.router);
+  auto layer = mtp_layer_of(checkpoint, target, spec.decoder.names.router);
   if (!layer) {
     return tl::unexpected(layer.error());
   }
