@@ -93,8 +93,8 @@ Result<void> check_tensors(const Checkpoint& checkpoint, const EagleSpec& spec) 
 
 // The model's last layer of attention, with experts if it has a router.
 Result<LayerSpec> mtp_layer_of(const Checkpoint& checkpoint,
-                           const DecoderSpec& target,
-                           const std::string& router) {
+                               const DecoderSpec& target,
+                               const std::string& router) {
   LayerSpec layer;
   const FfnSpec* experts = nullptr;
   const FfnSpec* dense = nullptr;
