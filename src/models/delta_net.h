@@ -72,8 +72,9 @@ class DeltaNet {
   Linear in_;
   Linear ba_;
   GatedDeltaArgs args_;  // constants of the layer
-  ActView
-      drafts_;  // [max_toks, num_channels + 2 * value heads]  a step's inputs of the rule, or empty
+  // [max_toks, num_channels + 2 * value heads] or empty: inputs of the rule of a step's first tokens, as they were in front
+  // of it.
+  ActView drafts_;
 };
 
 // Workspace for all of these.

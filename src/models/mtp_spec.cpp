@@ -95,7 +95,7 @@ Result<void> check_tensors(const Checkpoint& checkpoint, const EagleSpec& spec) 
 Result<LayerSpec> mtp_layer_of(const Checkpoint& checkpoint,
                                const DecoderSpec& target,
                                const std::string& router) {
-  LayerSpec layer;
+  LayerSpec layer = target.layers.back();
   const FfnSpec* experts = nullptr;
   const FfnSpec* dense = nullptr;
   for (const LayerSpec& each : target.layers) {
@@ -114,20 +114,21 @@ Result<LayerSpec> mtp_layer_of(const Checkpoint& checkpoint,
                             router));
   }
   layer.ffn = *ffn;
+  layer.delta = {};
   return layer;
 }
 
 }  // namespace
 
 Result<EagleSpec> read_mtp_spec(const Checkpoint& checkpoint, const DecoderSpec& target) {
+  if (auto family = check_family(target); !family) {
+    return tl::unexpected(family.error());
+  }
   const nlohmann::json* json = checkpoint.config_json();
   if (json == nullptr) {
     return fail(ErrorCode::kUnsupported,
                 "layers of a GGUF file that predict further tokens are not read, those of "
                 "safetensors are");
-  }
-  if (auto family = check_family(target); !family) {
-    return tl::unexpected(family.error());
   }
   if (auto count = check_config(*json); !count) {
     return tl::unexpected(count.error());

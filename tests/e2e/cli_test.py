@@ -399,7 +399,7 @@ class Generate(CliTest):
                     "--spec-method", "medusa")
         self.refuse(2, "draft_tensor_parallel_size: 2 is not supported; a draft model runs on 1 rank", "generate", MODEL, "-p", "x",
                     "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
-        self.refuse(1, "method: mtp: no layer that predicts further tokens is known of LlamaForCausalLM", "generate", MODEL,
+        self.refuse(NO_MODEL, "method: mtp: no layer that predicts further tokens is known of LlamaForCausalLM", "generate", MODEL,
                     "-p", "x", "--speculative-config", '{"method": "mtp"}')
 
     def test_beams(self):

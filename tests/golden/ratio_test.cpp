@@ -4,6 +4,7 @@
 #include "tests/support/distribution_distance.h"
 #include "tests/support/eagle_case.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/mtp_case.h"
 #include "tests/support/random_model.h"
 #include "tests/support/source_path.h"
 #include "worker/machine_facts.h"
@@ -245,20 +246,32 @@ TEST(Ratio, ARequestsTokensBehindACachedPrefix) {
   EXPECT_EQ(rig.results().at(100).tokens, rig.results().at(6).tokens);
 }
 
+// Towards the few tokens that heads of tests draft.
+std::vector<Request> biased_requests() {
+  std::vector<Request> requests = random_requests(90);
+  const Request biased = test::head_request(1, 1, 1);
+  for (Request& request : requests) {
+    request.token_lists = biased.token_lists;
+    request.params.flags = biased.params.flags;
+  }
+  return requests;
+}
+
 TEST(Ratio, ARequestsTokensWithAHeadAreItsOwn) {
   for (const HeadFormat format : {HeadFormat::kEagle3, HeadFormat::kEagle}) {
     const HeadFiles head(format, format == HeadFormat::kEagle ? 0 : 8);
-    std::vector<Request> requests = random_requests(90);
-    const Request biased = test::head_request(1, 1, 1);
-    for (Request& request : requests) {
-      request.token_lists = biased.token_lists;
-      request.params.flags = biased.params.flags;
-    }
     RigOptions options = test::head_target_options();
     options.config.speculative_config =
         by_ratio(test::head_config(head.method(), head.dir.path().string(), 3));
-    expect_own_tokens(options, requests);
+    expect_own_tokens(options, biased_requests());
   }
+}
+
+TEST(Ratio, ARequestsTokensWithTheModelsOwnLayerAreItsOwn) {
+  const test::MtpFiles files(test::MtpFamily::kGlm4Moe);
+  RigOptions options = test::mtp_target_options(files);
+  options.config.speculative_config = by_ratio(test::mtp_config(3));
+  expect_own_tokens(options, biased_requests());
 }
 
 // p and q are the same bits: nothing is rejected but what lies behind a request's end. Match accepts far less.

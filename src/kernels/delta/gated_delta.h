@@ -87,13 +87,13 @@ struct GatedDeltaArgs {
   const float* dt_bias = nullptr;
   View<const float, 1> norm_weight;
   float norm_eps = 0.0F;
-  View<const int32_t, 1> idx_mapping;         // [max_num_seqs]
-  View<const int32_t, 1> query_start_loc;     // [max_num_seqs + 1]
-  View<const int32_t, 1> seq_lens;            // [max_num_seqs]
-  int32_t num_decode_rows = 0;                // the first rows, which have a token each; CUDA
-  View<const int32_t, 1> cu_num_logits = {};  // AttentionBatch's; CPU. Empty: no drafts
-  View<const int32_t, 1> num_sampled =
-      {};  // [max_num_seqs] or empty: 1 + accepted drafts of a row with drafts
+  View<const int32_t, 1> idx_mapping;      // [max_num_seqs]
+  View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
+  View<const int32_t, 1> seq_lens;         // [max_num_seqs]
+  int32_t num_decode_rows = 0;             // the first rows, which have a token each; CUDA
+  // CPU: AttentionBatch's; empty: there are no drafts. And [max_num_seqs] or empty: 1 + the accepted drafts of a row with drafts.
+  View<const int32_t, 1> cu_num_logits = {};
+  View<const int32_t, 1> num_sampled = {};
   StatePages pages;
   float* gates = nullptr;    // CPU
   float* scratch = nullptr;  // CPU
