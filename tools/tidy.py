@@ -224,7 +224,7 @@ def local_names(source: Source) -> set[str]:
         is_local = "anonymous" in scopes and "other" not in scopes
         if is_local and head and match.group(0) != "}" and not is_scope and not re.match(r"using\b|static_assert\b", head):
             declared = head if "operator" in head else head.split("=")[0]
-            if name := TYPE_HEAD.match(head) or re.search(r"(\w+)\s*\(", declared) or re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", declared):
+            if name := TYPE_HEAD.match(head) or re.search(r"([^\W\d]\w*)\s*\(", declared) or re.search(r"([^\W\d]\w*)\s*(?:\[[^\]]*\]\s*)*$", declared):
                 names.add(name.group(1))
         if match.group(0) == "{":
             scopes.append("other" if not is_scope else "anonymous" if head == "namespace" else "named")

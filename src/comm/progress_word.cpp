@@ -17,7 +17,7 @@ namespace {
 constexpr int32_t kFewestSpins = 64;
 constexpr int32_t kMostSpins = 4096;
 // How often a sleeper looks at the abort flag.
-constexpr std::chrono::nanoseconds kNap{20'000'000};
+constexpr std::chrono::nanoseconds kProgressNap{20'000'000};
 
 // The word is shared by processes, so this is not the private kind that std::atomic::wait uses.
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
@@ -68,7 +68,7 @@ bool Waiting::sleep(ProgressWord& word,
     if (abort_.raised()) {
       return false;
     }
-    std::chrono::nanoseconds nap = kNap;
+    std::chrono::nanoseconds nap = kProgressNap;
     if (deadline) {
       nap = std::min<std::chrono::nanoseconds>(nap, *deadline - Clock::now());
       if (nap.count() <= 0) {

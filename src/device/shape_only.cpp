@@ -9,7 +9,7 @@ namespace {
 // The address of shape-only arenas: never mapped, so a stray access faults.
 constexpr uintptr_t kNowhere = 0x100000;
 
-class ReachedEvent final : public Event {
+class IgnoredEvent final : public Event {
  public:
   void wait() override {}
   [[nodiscard]] bool reached() const override { return true; }
@@ -41,7 +41,7 @@ class ShapeOnlyDevice final : public Device {
   [[nodiscard]] const DeviceFacts& facts() const override { return facts_; }
   [[nodiscard]] bool shape_only() const override { return true; }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<DroppingStream>(*this); }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<ReachedEvent>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<IgnoredEvent>(); }
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that is never dereferenced
     return {purpose, reinterpret_cast<std::byte*>(kNowhere), bytes, {}};

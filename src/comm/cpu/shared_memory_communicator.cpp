@@ -18,7 +18,7 @@ namespace {
 
 // Up to this size every rank sums everything; above, each sums a share, which the others then copy. With two ranks shares
 // would move as many bytes between cores and wait once more.
-constexpr size_t kMostWholeSum = 2048;  // values
+constexpr size_t kMostWholeSharedSum = 2048;  // values
 
 // Shares of a sum begin at a cache line.
 constexpr int64_t kShareUnit = 16;  // values
@@ -50,7 +50,7 @@ class SharedMemoryCommunicator final : public CpuCommunicator {
  protected:
   void sum_now(ComputePool& pool, std::span<float> values) override {
     const size_t most = slots_.slot_bytes() / sizeof(float);
-    const bool whole = place().size <= 2 || values.size() <= kMostWholeSum;
+    const bool whole = place().size <= 2 || values.size() <= kMostWholeSharedSum;
     for (size_t at = 0; at < values.size(); at += most) {
       const auto chunk = values.subspan(at, std::min(most, values.size() - at));
       if (!(whole ? sum_whole(pool, chunk) : sum_by_shares(pool, chunk))) {

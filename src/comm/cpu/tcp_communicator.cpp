@@ -19,14 +19,14 @@ namespace {
 
 // Up to this size every rank sums everything; above, each sums a share and sends it to the others. With two ranks shares
 // would send as many bytes and wait once more.
-constexpr size_t kMostWholeSum = 16 << 10;  // values
+constexpr size_t kMostWholeTcpSum = 16 << 10;  // values
 // A larger sum goes in chunks, which bound the memory for what arrives.
 constexpr size_t kSumChunk = 1 << 20;  // values
 
 // What arrives of a sum from each rank: all values of a small one, or of a chunk, or a share of a chunk.
 size_t values_from_rank(int32_t size) {
   return size <= 2 ? kSumChunk
-                   : std::max(kMostWholeSum, ceil_div(kSumChunk, static_cast<size_t>(size)));
+                   : std::max(kMostWholeTcpSum, ceil_div(kSumChunk, static_cast<size_t>(size)));
 }
 
 class TcpCommunicator final : public CpuCommunicator {
@@ -47,7 +47,7 @@ class TcpCommunicator final : public CpuCommunicator {
 
  protected:
   void sum_now(ComputePool& pool, std::span<float> values) override {
-    const bool whole = place().size <= 2 || values.size() <= kMostWholeSum;
+    const bool whole = place().size <= 2 || values.size() <= kMostWholeTcpSum;
     for (size_t at = 0; at < values.size(); at += kSumChunk) {
       const auto chunk = values.subspan(at, std::min(kSumChunk, values.size() - at));
       if (!(whole ? sum_whole(pool, chunk) : sum_by_shares(pool, chunk))) {

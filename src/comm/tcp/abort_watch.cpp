@@ -11,10 +11,10 @@ namespace warprow {
 namespace {
 
 // How often the thread looks at the flag.
-constexpr int kNapMs = 30;
+constexpr int kWatchNapMs = 30;
 
 enum MessageKind : uint32_t { kFarewell, kAbort };
-struct Message {
+struct AbortMessage {
   uint32_t kind = kFarewell;
   int32_t rank = 0;
   uint32_t phase = 0;
@@ -37,7 +37,7 @@ AbortWatch::~AbortWatch() {
 
 // A message fits into the socket's empty buffer, so it is sent as a whole or the connection is lost.
 void AbortWatch::tell(uint32_t kind) {
-  Message message{.kind = kind};
+  AbortMessage message{.kind = kind};
   if (const auto cause = abort_.cause()) {
     message.rank = cause->rank;
     message.phase = static_cast<uint32_t>(cause->phase);
@@ -58,7 +58,7 @@ void AbortWatch::watch() {
       entries[member] = {
           .fd = gone_[member] ? -1 : mesh_.sockets[member].fd(), .events = POLLIN, .revents = 0};
     }
-    ::poll(entries.data(), entries.size(), kNapMs);
+    ::poll(entries.data(), entries.size(), kWatchNapMs);
     for (size_t member = 0; member < gone_.size(); ++member) {
       if (entries[member].revents != 0) {
         listen(member);
@@ -71,7 +71,7 @@ void AbortWatch::watch() {
 }
 
 void AbortWatch::listen(size_t member) {
-  Message message;
+  AbortMessage message;
   const ssize_t received =
       ::recv(mesh_.sockets[member].fd(), &message, sizeof(message), MSG_PEEK | MSG_DONTWAIT);
   if (received > 0 && received < static_cast<ssize_t>(sizeof(message))) {

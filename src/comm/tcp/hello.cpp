@@ -20,7 +20,7 @@ struct Opening {
   uint32_t version;
 };
 
-struct Message {
+struct HelloMessage {
   uint32_t mesh;
   int32_t rank;
   int32_t size;
@@ -33,7 +33,7 @@ SocketResult send_hello(const Socket& socket, const Hello& hello, const Patience
   Opening opening{};
   std::memcpy(opening.magic, kMagic, sizeof(kMagic));
   opening.version = kVersion;
-  Message message{};
+  HelloMessage message{};
   message.mesh = hello.mesh;
   message.rank = hello.place.rank;
   message.size = hello.place.size;
@@ -56,7 +56,7 @@ ReceivedHello receive_hello(const Socket& socket, const Patience& patience) {
                                    opening.version,
                                    kVersion)};
   }
-  Message message{};
+  HelloMessage message{};
   if (receive_value(socket, message, brief) != SocketResult::kDone) {
     return {.hello = {}, .why_not = "its first message has no end"};
   }

@@ -13,7 +13,7 @@ namespace warprow {
 namespace {
 
 // How often a wait looks at the abort flag.
-constexpr std::chrono::milliseconds kNap{20};
+constexpr std::chrono::milliseconds kOutboxNap{20};
 
 }  // namespace
 
@@ -84,7 +84,7 @@ bool Outbox::put(int32_t member, std::span<const std::byte> data) {
     keep(to, data);
     changed_.notify_all();
     if (!data.empty()) {
-      changed_.wait_for(lock, kNap);
+      changed_.wait_for(lock, kOutboxNap);
     }
   }
   return !lost_rank_;
@@ -123,10 +123,10 @@ void Outbox::run() {
     if (moved) {
       changed_.notify_all();
     } else if (!pending) {
-      changed_.wait_for(lock, kNap);
+      changed_.wait_for(lock, kOutboxNap);
     } else {
       lock.unlock();
-      ::poll(waiting.data(), waiting.size(), static_cast<int>(kNap.count()));
+      ::poll(waiting.data(), waiting.size(), static_cast<int>(kOutboxNap.count()));
       lock.lock();
     }
   }

@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kRetry{100};
+constexpr milliseconds kRendezvousRetry{100};
 // How long rank 0 takes to tell the others that it gives up.
 constexpr milliseconds kLastWords{300};
 
@@ -148,7 +148,7 @@ class Search {
 
   FoundRanks run() {
     const Patience patience{std::chrono::steady_clock::now() + patience_, &abort_};
-    for (; !patience.over(); std::this_thread::sleep_for(kRetry)) {
+    for (; !patience.over(); std::this_thread::sleep_for(kRendezvousRetry)) {
       Socket socket = connect_once(where_.address, where_.port, patience, why_not_);
       if (socket.valid() && was_answered(socket, patience)) {
         FoundRanks found = read_answer(socket, patience);

@@ -21,7 +21,7 @@ namespace warprow {
 namespace {
 
 // How often a wait looks at the abort flag.
-constexpr int kNapMs = 20;
+constexpr int kSocketNapMs = 20;
 
 // Small messages leave at once, and a host that is gone is noticed after about 25 s of silence.
 void set_options(int fd) {
@@ -80,7 +80,7 @@ Socket::~Socket() {
 bool wait_ready(const Socket& socket, short events, const Patience& patience) {
   for (;;) {
     pollfd entry{.fd = socket.fd(), .events = events, .revents = 0};
-    if (::poll(&entry, 1, kNapMs) > 0) {
+    if (::poll(&entry, 1, kSocketNapMs) > 0) {
       return true;
     }
     if (patience.over()) {

@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Between attempts to connect.
-constexpr milliseconds kRetry{100};
+constexpr milliseconds kGroupRetry{100};
 // How long the reason of a lost connection may take to arrive through the watch.
 constexpr milliseconds kReasonTime{300};
 
@@ -162,7 +162,7 @@ Socket TcpHostGroup::connect_to(int32_t rank,
     throw StartupError(ErrorCode::kCorrupt,
                        fmt::format("rank {} says that it listens on port '{}'", rank, port));
   }
-  for (; !patience.over(); std::this_thread::sleep_for(kRetry)) {
+  for (; !patience.over(); std::this_thread::sleep_for(kGroupRetry)) {
     Socket socket = connect_once(address, number, patience, why_not);
     if (socket.valid()) {
       check(rank, send_hello(socket, {mesh, place(), where_.run_id}, patience));

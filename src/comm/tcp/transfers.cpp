@@ -9,7 +9,7 @@ namespace warprow {
 namespace {
 
 // How often a wait looks at the abort flag.
-constexpr int kNapMs = 20;
+constexpr int kTransferNapMs = 20;
 // Attempts before the thread sleeps: an answer from the same host or rack takes about as long as these.
 constexpr int32_t kAttempts = 20;
 
@@ -67,7 +67,7 @@ void Transfers::wait() {
                        .events = static_cast<short>(events),
                        .revents = 0};
   }
-  ::poll(polled_.data(), polled_.size(), kNapMs);
+  ::poll(polled_.data(), polled_.size(), kTransferNapMs);
 }
 
 bool Transfers::run() {

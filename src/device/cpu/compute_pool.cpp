@@ -17,7 +17,7 @@ namespace {
 
 // How long a worker spins for the next call before it sleeps. The kernels of a decode step follow each other within
 // a few microseconds, steps within some tens.
-constexpr int32_t kSpins = 4000;
+constexpr int32_t kPoolSpins = 4000;
 
 }  // namespace
 
@@ -110,7 +110,7 @@ void ComputePool::worker_main(int32_t worker) {
   uint32_t seen = 0;
   for (;;) {
     uint32_t now = epoch_.load();
-    for (int32_t spins = 0; now == seen && spins < kSpins; ++spins) {
+    for (int32_t spins = 0; now == seen && spins < kPoolSpins; ++spins) {
       cpu_relax();
       now = epoch_.load();
     }

@@ -14,13 +14,13 @@ namespace {
 // A ring holds more commands than two steps in flight submit; a submitter that gets further ahead
 // waits.
 constexpr uint64_t kRingSize = 4096;
-constexpr int32_t kSpins = 2000;
+constexpr int32_t kQueueSpins = 2000;
 
 class ThreadedEvent final : public Event {
  public:
   void wait() override {
     const uint64_t target = target_.load(std::memory_order_acquire);
-    for (int32_t spins = 0; spins < kSpins; ++spins) {
+    for (int32_t spins = 0; spins < kQueueSpins; ++spins) {
       if (done_.load(std::memory_order_acquire) >= target) {
         return;
       }
@@ -138,7 +138,7 @@ class ThreadedStream final : public CopyingStream {
   }
 
   void wait_for_command(uint64_t tail) {
-    for (int32_t spins = 0; spins < kSpins; ++spins) {
+    for (int32_t spins = 0; spins < kQueueSpins; ++spins) {
       if (head_.load(std::memory_order_acquire) != tail) {
         return;
       }

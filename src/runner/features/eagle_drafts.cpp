@@ -20,7 +20,7 @@ namespace warprow {
 namespace {
 
 // What the head's own forwards take at most.
-StepLimits limits_of(const StepLimits& runner) {
+StepLimits head_limits(const StepLimits& runner) {
   StepLimits limits = runner;
   limits.max_num_toks = most_head_toks(runner.max_num_seqs, runner.max_drafts);
   limits.max_drafts = 0;
@@ -28,7 +28,7 @@ StepLimits limits_of(const StepLimits& runner) {
 }
 
 // What its attention sees: these, and the runner's steps.
-StepLimits attention_limits(const StepLimits& runner) {
+StepLimits head_attention_limits(const StepLimits& runner) {
   StepLimits limits = runner;
   limits.max_num_toks =
       std::max(runner.max_num_toks, most_head_toks(runner.max_num_seqs, runner.max_drafts));
@@ -55,9 +55,9 @@ class EagleDrafts final : public RunnerFeature {
                    draft.kv,
                    head_.mixers(),
                    tables_,
-                   attention_limits(parts.limits),
+                   head_attention_limits(parts.limits),
                    draft.batch_invariant),
-        inputs_(*parts.arenas.state, limits_of(parts.limits), tables_.num_groups()),
+        inputs_(*parts.arenas.state, head_limits(parts.limits), tables_.num_groups()),
         next_ids_(parts.arenas.state->alloc<int32_t>(parts.limits.max_num_toks)),
         idx_mapping_(parts.arenas.state->alloc<int32_t>(max_num_seqs_)),
         query_start_loc_(parts.arenas.state->alloc<int32_t>(max_num_seqs_ + 1)),

@@ -15,19 +15,19 @@ namespace warprow {
 namespace {
 
 // What a row asked for, and the hidden states of its prompt so far.
-struct Wanted {
+struct WantedStates {
   uint32_t generation = 0;
   uint32_t flags = 0;  // of SamplingParams
   std::vector<float> values;
 };
 
 // Hidden states that a step copied: [max_num_toks, hidden_size].
-struct Copied {
+struct CopiedStates {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int64_t width = 0;
 };
-using Pieces = StepPieces<Copied, Wanted>;
+using StatePieces = StepPieces<CopiedStates, WantedStates>;
 
 // Owns: the ring and the rows' results.
 class HiddenStates final : public RunnerFeature {
@@ -39,7 +39,7 @@ class HiddenStates final : public RunnerFeature {
                               dtype_bytes(parts.model->facts().act_dtype);
     memory_ = parts.device->make_pinned(pieces_.steps().size() * step_bytes);
     std::byte* data = memory_.data();
-    for (Pieces::Step& step : pieces_.steps()) {
+    for (StatePieces::Step& step : pieces_.steps()) {
       step.memory.data = data;
       data += step_bytes;
     }
@@ -48,7 +48,7 @@ class HiddenStates final : public RunnerFeature {
   void on_row_added(const NewRow& row,
                     const SchedulerOutput& /*step*/,
                     StagedWrites& /*staged*/) override {
-    Wanted& wanted = pieces_.of(row.row, row.generation);
+    WantedStates& wanted = pieces_.of(row.row, row.generation);
     wanted = {};
     wanted.generation = row.generation;
     wanted.flags =
@@ -63,13 +63,13 @@ class HiddenStates final : public RunnerFeature {
   }
 
   void after_forward(Stream& stream, const InputBatch& batch) override {
-    Pieces::Step& step = pieces_.begin_step();
+    StatePieces::Step& step = pieces_.begin_step();
     step.memory.dtype = batch.hidden.dtype;
     step.memory.width = batch.hidden.shape[1];
     int64_t first_tok = 0;
     int64_t used = 0;
     for (const ScheduledRow& row : batch.rows) {
-      const Wanted& wanted = pieces_.of(row.row, rows_.host(row.row).generation);
+      const WantedStates& wanted = pieces_.of(row.row, rows_.host(row.row).generation);
       if (wanted.flags != 0) {
         const int64_t count = num_wanted(row, wanted);
         const int64_t end_tok = first_tok + row.num_tokens;
@@ -82,15 +82,15 @@ class HiddenStates final : public RunnerFeature {
   }
 
   void on_output(ModelRunnerOutput& output) override {
-    const Pieces::Step& step = pieces_.take_step();
+    const StatePieces::Step& step = pieces_.take_step();
     for (const Piece& piece : step.pieces) {
-      Wanted& wanted = pieces_.of(piece.row, piece.generation);
+      WantedStates& wanted = pieces_.of(piece.row, piece.generation);
       if (wanted.flags != 0 && wanted.generation == piece.generation) {
         add_piece(step.memory, piece, wanted);
       }
     }
     for (RowOutput& row : output.rows) {
-      Wanted& wanted = pieces_.of(row.row, row.generation);
+      WantedStates& wanted = pieces_.of(row.row, row.generation);
       if (wanted.flags == 0 || wanted.generation != row.generation) {
         continue;
       }
@@ -102,12 +102,12 @@ class HiddenStates final : public RunnerFeature {
         give_out(step.memory, wanted, row, output);
       }
     }
-    pieces_.forget_removed([](Wanted& wanted) { wanted = {}; });
+    pieces_.forget_removed([](WantedStates& wanted) { wanted = {}; });
   }
 
  private:
   // How many of the row's last tokens in the step: all of them in the prefill, else those with logits.
-  [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const Wanted& wanted) const {
+  [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const WantedStates& wanted) const {
     const int32_t prefill_len = rows_.host(row.row).prefill_len;
     if ((wanted.flags & SamplingParams::kPromptHidden) != 0 &&
         row.num_computed_tokens < prefill_len) {
@@ -116,7 +116,7 @@ class HiddenStates final : public RunnerFeature {
     return row.num_logits;
   }
 
-  static void copy(Stream& stream, const ActView& hidden, const Copied& to, int64_t at) {
+  static void copy(Stream& stream, const ActView& hidden, const CopiedStates& to, int64_t at) {
     const ScopedRange range("hidden_states");
     const auto row_bytes = hidden.shape[1] * static_cast<int64_t>(dtype_bytes(hidden.dtype));
     WR_CHECK_EQ(hidden.stride, hidden.shape[1]);
@@ -126,7 +126,7 @@ class HiddenStates final : public RunnerFeature {
     }
   }
 
-  static void add_piece(const Copied& from, const Piece& piece, Wanted& wanted) {
+  static void add_piece(const CopiedStates& from, const Piece& piece, WantedStates& wanted) {
     const auto first = static_cast<size_t>(piece.begin * from.width);
     const auto count = static_cast<size_t>(piece.count * from.width);
     const size_t before = wanted.values.size();
@@ -139,8 +139,8 @@ class HiddenStates final : public RunnerFeature {
     }
   }
 
-  static void give_out(const Copied& from,
-                       Wanted& wanted,
+  static void give_out(const CopiedStates& from,
+                       WantedStates& wanted,
                        RowOutput& row,
                        ModelRunnerOutput& output) {
     if (!output.hidden_states) {
@@ -159,7 +159,7 @@ class HiddenStates final : public RunnerFeature {
 
   const RequestRows& rows_;
   PinnedBuffer memory_;
-  Pieces pieces_;
+  StatePieces pieces_;
 };
 
 }  // namespace

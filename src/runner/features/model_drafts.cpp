@@ -23,7 +23,7 @@ constexpr uint64_t kMostDrafts = 64;                     // above any num_propos
 constexpr int32_t kLongest = DraftInputs::query_len(0);  // tokens of a row in a forward, at most
 
 // What the draft model's own forwards take at most.
-StepLimits limits_of(const StepLimits& runner) {
+StepLimits draft_limits(const StepLimits& runner) {
   StepLimits limits = runner;
   limits.max_num_toks = most_draft_model_toks(runner.max_num_seqs);
   limits.max_drafts = 0;
@@ -31,7 +31,7 @@ StepLimits limits_of(const StepLimits& runner) {
 }
 
 // What its attention sees: these, and the runner's steps.
-StepLimits attention_limits(const StepLimits& runner) {
+StepLimits draft_attention_limits(const StepLimits& runner) {
   StepLimits limits = runner;
   limits.max_num_toks = std::max(runner.max_num_toks, most_draft_model_toks(runner.max_num_seqs));
   limits.max_drafts = std::max(runner.max_drafts, kLongest - 1);
@@ -57,9 +57,9 @@ class ModelDrafts final : public RunnerFeature {
                    draft.kv,
                    model_.facts().mixers,
                    tables_,
-                   attention_limits(parts.limits),
+                   draft_attention_limits(parts.limits),
                    draft.batch_invariant),
-        inputs_(*parts.arenas.state, limits_of(parts.limits), tables_.num_groups()),
+        inputs_(*parts.arenas.state, draft_limits(parts.limits), tables_.num_groups()),
         idx_mapping_(parts.arenas.state->alloc<int32_t>(max_num_seqs_)),
         query_start_loc_(parts.arenas.state->alloc<int32_t>(max_num_seqs_ + 1)) {
     const DType dtype = model_.facts().act_dtype;

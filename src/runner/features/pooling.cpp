@@ -18,7 +18,7 @@ namespace warprow {
 namespace {
 
 // What a row asked for, and what its prompt yielded so far.
-struct Wanted {
+struct WantedVector {
   uint32_t generation = 0;
   uint32_t method = 0;         // a flag of SamplingParams::kPooling, or 0
   int32_t num_toks = 0;        // of the sum
@@ -27,7 +27,7 @@ struct Wanted {
 };
 
 // What a step left in pinned memory, and the rows whose prompts it ended.
-struct Copied {
+struct CopiedVector {
   std::byte* data = nullptr;   // hidden states [max_num_toks, hidden_size]
   float* means = nullptr;      // of the batch's rows [max_num_seqs, hidden_size]
   std::vector<Piece> whole{};  // the rows that need a mean and had all of their prompt in the step
@@ -40,7 +40,7 @@ struct Copied {
                                 : bf16_to_f32(reinterpret_cast<const uint16_t*>(data)[index]);
   }
 };
-using Pieces = StepPieces<Copied, Wanted>;
+using VectorPieces = StepPieces<CopiedVector, WantedVector>;
 
 // Owns: the ring and the rows' sums.
 class Pooling final : public RunnerFeature {
@@ -56,7 +56,7 @@ class Pooling final : public RunnerFeature {
                               static_cast<size_t>(parts.model->facts().hidden_size) * sizeof(float);
     memory_ = parts.device->make_pinned(pieces_.steps().size() * (step_bytes + mean_bytes));
     std::byte* data = memory_.data();
-    for (Pieces::Step& step : pieces_.steps()) {
+    for (VectorPieces::Step& step : pieces_.steps()) {
       step.memory.means = reinterpret_cast<float*>(data);
       step.memory.data = data + mean_bytes;
       data += mean_bytes + step_bytes;
@@ -66,7 +66,7 @@ class Pooling final : public RunnerFeature {
   void on_row_added(const NewRow& row,
                     const SchedulerOutput& /*step*/,
                     StagedWrites& /*staged*/) override {
-    Wanted& wanted = pieces_.of(row.row, row.generation);
+    WantedVector& wanted = pieces_.of(row.row, row.generation);
     wanted = {};
     wanted.generation = row.generation;
     wanted.method = row.params.flags & SamplingParams::kPooling;
@@ -90,7 +90,7 @@ class Pooling final : public RunnerFeature {
   }
 
   void after_forward(Stream& stream, const InputBatch& batch) override {
-    Pieces::Step& step = pieces_.begin_step();
+    VectorPieces::Step& step = pieces_.begin_step();
     step.memory.dtype = batch.hidden.dtype;
     step.memory.width = batch.hidden.shape[1];
     step.memory.ended = ending_;
@@ -100,7 +100,7 @@ class Pooling final : public RunnerFeature {
     int64_t index = -1;
     for (const ScheduledRow& row : batch.rows) {
       ++index;
-      const Wanted& wanted = of(row);
+      const WantedVector& wanted = of(row);
       const Piece piece = wanted_piece(row, wanted, first_tok);
       if (wanted.method == SamplingParams::kPoolMean && row.num_computed_tokens == 0 && ends(row)) {
         step.memory.whole.push_back({row.row, wanted.generation, index, row.num_tokens});
@@ -120,32 +120,32 @@ class Pooling final : public RunnerFeature {
   }
 
   void on_output(ModelRunnerOutput& output) override {
-    const Pieces::Step& step = pieces_.take_step();
+    const VectorPieces::Step& step = pieces_.take_step();
     for (const Piece& piece : step.pieces) {
-      Wanted& wanted = pieces_.of(piece.row, piece.generation);
+      WantedVector& wanted = pieces_.of(piece.row, piece.generation);
       if (wanted.method != 0 && wanted.generation == piece.generation) {
         add_piece(step.memory, piece, wanted);
       }
     }
     for (const Piece& piece : step.memory.whole) {
-      Wanted& wanted = pieces_.of(piece.row, piece.generation);
+      WantedVector& wanted = pieces_.of(piece.row, piece.generation);
       if (wanted.method != 0 && wanted.generation == piece.generation) {
         const float* mean = step.memory.means + piece.begin * step.memory.width;
         wanted.vectors.assign(mean, mean + step.memory.width);
       }
     }
     for (RowOutput& row : output.rows) {
-      Wanted& wanted = pieces_.of(row.row, row.generation);
+      WantedVector& wanted = pieces_.of(row.row, row.generation);
       const bool ended = std::ranges::find(step.memory.ended, row.row) != step.memory.ended.end();
       if (ended && wanted.method != 0 && wanted.generation == row.generation) {
         give_out(step.memory.width, wanted, row, output);
       }
     }
-    pieces_.forget_removed([](Wanted& wanted) { wanted = {}; });
+    pieces_.forget_removed([](WantedVector& wanted) { wanted = {}; });
   }
 
  private:
-  [[nodiscard]] const Wanted& of(const ScheduledRow& row) {
+  [[nodiscard]] const WantedVector& of(const ScheduledRow& row) {
     return pieces_.of(row.row, rows_.host(row.row).generation);
   }
 
@@ -156,7 +156,7 @@ class Pooling final : public RunnerFeature {
 
   // The tokens of the step whose hidden states the row needs: begin counts in the step's tokens.
   [[nodiscard]] Piece wanted_piece(const ScheduledRow& row,
-                                   const Wanted& wanted,
+                                   const WantedVector& wanted,
                                    int64_t first_tok) const {
     switch (wanted.method) {
       case SamplingParams::kPoolLast:
@@ -171,7 +171,7 @@ class Pooling final : public RunnerFeature {
     }
   }
 
-  static void copy(Stream& stream, const ActView& hidden, const Copied& to, int64_t at) {
+  static void copy(Stream& stream, const ActView& hidden, const CopiedVector& to, int64_t at) {
     const ScopedRange range("pooling");
     const auto row_bytes = hidden.shape[1] * static_cast<int64_t>(dtype_bytes(hidden.dtype));
     WR_CHECK_EQ(hidden.stride, hidden.shape[1]);
@@ -179,7 +179,7 @@ class Pooling final : public RunnerFeature {
         to.data + at * row_bytes, hidden.data, static_cast<size_t>(hidden.shape[0] * row_bytes));
   }
 
-  static void add_piece(const Copied& from, const Piece& piece, Wanted& wanted) {
+  static void add_piece(const CopiedVector& from, const Piece& piece, WantedVector& wanted) {
     const int64_t first = piece.begin * from.width;
     const int64_t count = piece.count * from.width;
     if (wanted.method == SamplingParams::kPoolMean) {
@@ -196,7 +196,10 @@ class Pooling final : public RunnerFeature {
     }
   }
 
-  void give_out(int64_t width, Wanted& wanted, RowOutput& row, ModelRunnerOutput& output) const {
+  void give_out(int64_t width,
+                WantedVector& wanted,
+                RowOutput& row,
+                ModelRunnerOutput& output) const {
     if (wanted.method == SamplingParams::kPoolMean && wanted.vectors.empty()) {
       for (const double sum : wanted.sum) {
         wanted.vectors.push_back(static_cast<float>(sum / wanted.num_toks));
@@ -223,7 +226,7 @@ class Pooling final : public RunnerFeature {
   const RequestRows& rows_;
   const Pooler& pooler_;
   PinnedBuffer memory_;
-  Pieces pieces_;
+  VectorPieces pieces_;
   std::vector<RowId> ending_;  // of the step being submitted
 };
 
