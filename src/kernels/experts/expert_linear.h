@@ -25,9 +25,9 @@ namespace warprow {
 // Bytes moved: the matrices of all experts that have rows, once.
 // Numerics: f32 accumulators; k in ascending order, in one chain (CUDA: of tensor-core steps of 16; CPU: as linear).
 //   A row's result depends on the row and its expert alone, bit for bit, whatever the others choose.
-// Preconditions: CPU: n is a multiple of 16 (of 32 with kSwiGlu), x and y float32. CUDA: x and y bf16 and w bf16 or
-//   MXFP4, or all float32; n a multiple of 8 (16 with kSwiGlu), k of 8; without x_by_row another operation lies between
-//   route_experts and this one. kStore or kSwiGlu.
+// Preconditions: CPU: n is a multiple of 16 (of 32 with kSwiGlu), x and y float32. CUDA: x and y bf16 and w bf16,
+//   MXFP4 or tiles of linear operations (has_quant_tiles), or all float32; n a multiple of 8 (16 with kSwiGlu; of tiles 16
+//   and 32), k of 8; without x_by_row another operation lies between route_experts and this one. kStore or kSwiGlu.
 // Origin: own; work lists of experts: Gale et al., "MegaBlocks", 2022.
 struct ExpertLinearArgs {
   ConstActView x;

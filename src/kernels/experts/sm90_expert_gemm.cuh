@@ -11,6 +11,7 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/experts/expert_w.cuh"
+#include "kernels/experts/quant_expert_w.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
 
 #include <algorithm>
