@@ -42,7 +42,7 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
                                      PackedKind matrices) {
   const int64_t mean = num_toks * num_chosen / num_experts;
   if (matrices == PackedKind::kMxfp4) {
-    return mean <= 6 ? 8 : mean <= 28 ? 32 : mean <= 160 ? 128 : 256;
+    return mean <= 7 ? 8 : mean <= 28 ? 32 : mean <= 160 ? 128 : 256;
   }
   const bool is_wide = mean > 160 && !has_quant_tiles(matrices);
   return mean <= 4 ? 8 : mean <= 20 ? 32 : is_wide ? 256 : 128;
@@ -54,7 +54,7 @@ constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_
     const int64_t slots = std::min(max_toks, toks) * num_chosen;
     return std::min<int64_t>(slots, num_experts) + ceil_div(slots, width);
   };
-  const int64_t with_8 = most_tiles(7 * num_experts / num_chosen + 1, 8);
+  const int64_t with_8 = most_tiles(8 * num_experts / num_chosen + 1, 8);
   const int64_t with_32 = most_tiles(29 * num_experts / num_chosen + 1, 32);
   return std::max({with_8, with_32, most_tiles(max_toks, 128)});  // with 256 fewer
 }
