@@ -126,7 +126,7 @@ void move_layer(DecoderWeightNames& names, const std::string& from, const std::s
   for (std::string Names::* const member : kMoved) {
     std::string& name = names.*member;
     if (name.starts_with(from)) {
-      name = to + name.substr(from.size());
+      name.replace(0, from.size(), to);
     }
   }
 }
