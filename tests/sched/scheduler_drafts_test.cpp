@@ -410,7 +410,10 @@ TEST(SchedulerDrafts, RowsOfAStepDraftEquallyMany) {
 
 // A drafting model makes as many drafts as would have paid, and a step verifies no more than the one before made.
 TEST(SchedulerDrafts, AModelMakesAsManyAsPay) {
-  SchedulerConfig config = drafts_config(3, 1);
+  SchedulerConfig config = small_config(256, 4);
+  config.num_drafts = 3;
+  config.max_concurrent_steps = 1;
+  config.max_model_len = 1000;
   config.draft_knee = 180;
   config.draft_lookahead = 3;
   config.draft_forward = 0.05;
