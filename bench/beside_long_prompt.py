@@ -13,14 +13,14 @@ import argparse
 import http.client
 import json
 import random
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from local_server import LocalServer
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B"}
@@ -55,17 +55,9 @@ def measure(args, name):
     choose = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         long_model(name, args.tokens, folder)
-        flags = ["--load-format", "dummy", "--port", "0", "--max-model-len", str(args.tokens + 512), *args.flags]
-        with subprocess.Popen([args.warprow, "serve", folder, *flags], stderr=subprocess.PIPE, text=True) as server:
-            said = ""
-            while line := server.stderr.readline():
-                said += line
-                if found := re.search(r"^ready in .*http://127\.0\.0\.1:(\d+)", line):
-                    break
-            else:
-                raise RuntimeError(said)
-            port = int(found.group(1))
-            threading.Thread(target=server.stderr.read, daemon=True).start()
+        flags = ["--load-format", "dummy", "--max-model-len", str(args.tokens + 512), *args.flags]
+        with LocalServer(args.warprow, folder, *flags) as server:
+            port = server.port
             short = [[choose.randrange(VOCAB) for _ in range(args.short)] for _ in range(2000)]
             alone = [ask(port, short.pop(), 60) for _ in range(3)][-1]
             took = {}
@@ -78,8 +70,6 @@ def measure(args, name):
                 time.sleep(args.interval * (0.5 + choose.random()))
                 at = time.monotonic() - begin
                 samples.append((at, ask(port, short.pop(), 120)))
-            server.terminate()
-            server.wait(60)
     total = took.get("long", time.monotonic() - begin)
     print(f"{name}: short prompt of {args.short} tokens alone {alone * 1e3:.0f} ms; long prompt of {args.tokens} tokens "
           f"{'took' if 'long' in took else 'not done after'} {total:.1f} s; first tokens beside it by tenths of that time, slowest in ms:", flush=True)

@@ -13,13 +13,13 @@ there are several rounds.
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
+
+from local_server import LocalServer
 
 # name: flags of `bench serve`, and of the server and the simulation
 LOADS = {
@@ -40,31 +40,10 @@ def run(*command):
     return done.stdout
 
 
-class Server:
-    def __init__(self, warprow, model, flags):
-        self.process = subprocess.Popen([warprow, "serve", model, "--port", "0", *COMMON, *flags], stderr=subprocess.PIPE, text=True)
-        said = ""
-        while line := self.process.stderr.readline():
-            said += line
-            if found := re.search(r"^ready in .*http://127\.0\.0\.1:(\d+)", line):
-                break
-        else:
-            raise RuntimeError(said)
-        self.port = found.group(1)
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(60)
-
-
 def measure_load(args, folder, costs, name, seed):
     load, flags = LOADS[name]
     result = Path(folder) / "serve.json"
-    with Server(args.warprow, args.model, [*args.flags, *flags]) as server:
+    with LocalServer(args.warprow, args.model, *COMMON, *args.flags, *flags) as server:
         run(args.warprow, "bench", "serve", "--port", server.port, *load, "--seed", seed, "--ignore-eos", "--num-warmups", 2,
             "--save-detailed", "--result-filename", result, "--percentile-metrics", "ttft,tpot,itl,e2el")
         before = json.loads(result.read_text(encoding="utf-8"))

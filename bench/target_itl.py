@@ -15,32 +15,19 @@ import argparse
 import http.client
 import json
 import random
-import re
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from local_server import LocalServer
+
 VOCAB = 40_000
 LONG_TOKENS = 1_800
 
 
-class Server:
-    def __init__(self, warprow, model, *flags):
-        self.process = subprocess.Popen([warprow, "serve", model, "--port", "0", "--max-model-len", "8192", *flags],
-                                        stderr=subprocess.PIPE, text=True)
-        said = ""
-        while line := self.process.stderr.readline():
-            said += line
-            if found := re.search(r"^ready in .*http://127\.0\.0\.1:(\d+)", line):
-                break
-        else:
-            raise RuntimeError(said)
-        self.port = int(found.group(1))
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
-
+class Server(LocalServer):
     def begin(self, prompt, max_tokens, stream):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         connection.request("POST", "/v1/completions", json.dumps(
@@ -54,10 +41,6 @@ class Server:
         connection, answer = self.begin(prompt, max_tokens, False)
         answer.read()
         connection.close()
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 def tokens(choose, count):
@@ -112,11 +95,10 @@ def main():
     results = {target: [] for target in args.targets.split(",")}
     for number in range(args.rounds):
         for target, rounds in results.items():
-            server = Server(args.warprow, args.model, "--target-itl-ms", target, *args.flags)
-            choose = random.Random(number)
-            server.ask(tokens(choose, 512), 20)
-            rounds.append(closed_batch(server, choose) | beside_prompts(server, choose, args.long))
-            server.stop()
+            with Server(args.warprow, args.model, "--max-model-len", "8192", "--target-itl-ms", target, *args.flags) as server:
+                choose = random.Random(number)
+                server.ask(tokens(choose, 512), 20)
+                rounds.append(closed_batch(server, choose) | beside_prompts(server, choose, args.long))
             print(f"round {number + 1}, {target} ms: {rounds[-1]}", file=sys.stderr, flush=True)
     print("| | " + " | ".join(f"`--target-itl-ms {target}`" for target in results) + " |")
     print("|---" * (1 + len(results)) + "|")
