@@ -4,6 +4,7 @@
 #include "device/cuda/tensor_map.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/vector_access.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/experts/expert_gate.cuh"
 #include "kernels/experts/mxfp4_tiles.h"
@@ -17,21 +18,30 @@
 // each of its formats, biases. A gated tile has groups of eight gate rows and their eight up rows.
 namespace warprow::cuda {
 
-// Part of the work: a tile of the list and a tile of the expert's rows.
-struct ExpertItem {
+// A tile of the work list.
+struct ListTile {
   int expert;
   int place;
   int num_places;
-  int row_tile;
 
-  __device__ ExpertItem(const ExpertGemmArgs& a, int row_tiles, int index) {
-    const int tile = index / row_tiles;
+  __device__ __forceinline__ ListTile(const ExpertGemmArgs& a, int tile) {
     const int4 entry = __ldcg(reinterpret_cast<const int4*>(a.tiles) + 1 + tile);
     expert = entry.x;
     place = entry.y;
     num_places = entry.z;
-    row_tile = index - tile * row_tiles;
   }
+};
+
+// Part of the work: a tile of the list and a tile of the expert's rows.
+struct ExpertItem : ListTile {
+  int row_tile;
+
+  __device__ ExpertItem(const ExpertGemmArgs& a, int row_tiles, int index)
+      : ExpertItem(a, row_tiles, index, index / row_tiles) {}
+
+ private:
+  __device__ ExpertItem(const ExpertGemmArgs& a, int row_tiles, int index, int tile)
+      : ListTile(a, tile), row_tile(index - tile * row_tiles) {}
 };
 
 __device__ __forceinline__ int expert_items(const ExpertGemmArgs& a, int row_tiles) {
@@ -62,6 +72,29 @@ class ExpertBias {
   float upper_;
   float lower_;
 };
+
+// Four products of a lane, of eight places: row lane / 4 of a warp's 16 and places lane % 4 * 2, + 1; then the row 8 below.
+// Transposed, a lane has place lane / 4 and rows lane % 4 * 2, + 1, which it stores at `to`. first: the warp's first output of
+// `outputs`; is_place: whether there is such a place.
+template <bool kGates>
+__device__ __forceinline__ void store_products(
+    const float* v, const ExpertBias& bias, Bf16* to, bool is_place, int first, int outputs) {
+  if constexpr (kGates) {
+    const uint32_t pair = transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
+    if (is_place && first < outputs) {
+      *reinterpret_cast<uint32_t*>(to) = pair;
+    }
+  } else {
+    const uint32_t upper = transpose_matrix(pack_bf16(bias.upper(v[0]), bias.upper(v[1])));
+    const uint32_t lower = transpose_matrix(pack_bf16(bias.lower(v[2]), bias.lower(v[3])));
+    if (is_place && first < outputs) {
+      *reinterpret_cast<uint32_t*>(to) = upper;
+    }
+    if (is_place && first + 8 < outputs) {
+      *reinterpret_cast<uint32_t*>(to + 8) = lower;
+    }
+  }
+}
 
 template <PackedKind kKind>
 struct ExpertW;

@@ -52,33 +52,19 @@ struct Params {
   int32_t steps;  // of 64 inputs
 };
 
-// A tile of the work list.
-struct Piece {
-  int expert;
-  int place;
-  int num_places;
-
-  __device__ __forceinline__ Piece(const Params& p, int index) {
-    const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + index);
-    expert = entry.x;
-    place = entry.y;
-    num_places = entry.z;
-  }
-};
-
-// Calls visit(piece, first row of x in a stage, first unit of the round, the unit behind the last) for each piece of the
+// Calls visit(tile, first row of x in a stage, first unit of the round, the unit behind the last) for each tile of the
 // round from unit `at` on. Returns the next round's first unit.
 template <typename Visit>
 __device__ __forceinline__ int visit_round(const Params& p, int at, int end, const Visit& visit) {
   const int last = min(end, at + kWarps);
   for (int row = 0; at < last;) {
     const int index = at / p.units;
-    const Piece piece(p, index);
+    const ListTile tile(p.a, index);
     if (row + kBlock > kRows) {
       break;
     }
     const int behind = min(last, (index + 1) * p.units);
-    visit(piece, row, at, behind);
+    visit(tile, row, at, behind);
     row += kBlock;
     at = behind;
   }
@@ -95,11 +81,11 @@ struct RoundUnit {
 
   // next: becomes the next round's first unit.
   __device__ __forceinline__ RoundUnit(const Params& p, int at, int end, int warp, int& next) {
-    next = visit_round(p, at, end, [&](const Piece& piece, int first_row, int first, int behind) {
+    next = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int first, int behind) {
       if (first <= at + warp && at + warp < behind) {
-        expert = piece.expert;
-        place = piece.place;
-        num_places = piece.num_places;
+        expert = tile.expert;
+        place = tile.place;
+        num_places = tile.num_places;
         row = first_row;
         number = (at + warp) % p.units;
       }
@@ -116,11 +102,11 @@ __device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int
     // Where the lane's row of a stage is in x. Null: no place's.
     const Bf16* own_row = nullptr;
     int num_rows = 0;
-    at = visit_round(p, at, end, [&](const Piece& piece, int first_row, int, int) {
-      num_rows += piece.num_places;
+    at = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int, int) {
+      num_rows += tile.num_places;
       const int own = lane - first_row;
-      if (own >= 0 && own < piece.num_places) {
-        int64_t row = piece.place + own;
+      if (own >= 0 && own < tile.num_places) {
+        int64_t row = tile.place + own;
         if (p.a.slots != nullptr) {
           row = __ldcg(p.a.slots + row) / p.a.num_chosen;
         }
@@ -305,29 +291,12 @@ class Multiplier {
   __device__ __forceinline__ void write(const float (&v)[4],
                                         const ExpertBias& bias,
                                         const RoundUnit& unit) const {
-    // Of the four products: row lane / 4 of the unit and places lane % 4 * 2, + 1; then the row 8 below. Transposed, a lane has
-    // place lane / 4 and rows lane % 4 * 2, + 1.
     const int first = unit.number * (kGates ? 8 : 16);
     const int outputs = kGates ? p_.a.n / 2 : p_.a.n;
     Bf16* to = static_cast<Bf16*>(p_.a.y) + (unit.place + lane_ / 4) * p_.a.y_stride + first +
                lane_ % 4 * 2;
     const bool is_place = lane_ / 4 < unit.num_places;
-    if constexpr (kGates) {
-      const uint32_t pair =
-          transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
-      if (is_place && first < outputs) {
-        *reinterpret_cast<uint32_t*>(to) = pair;
-      }
-    } else {
-      const uint32_t upper = transpose_matrix(pack_bf16(bias.upper(v[0]), bias.upper(v[1])));
-      const uint32_t lower = transpose_matrix(pack_bf16(bias.lower(v[2]), bias.lower(v[3])));
-      if (is_place && first < outputs) {
-        *reinterpret_cast<uint32_t*>(to) = upper;
-      }
-      if (is_place && first + 8 < outputs) {
-        *reinterpret_cast<uint32_t*>(to + 8) = lower;
-      }
-    }
+    store_products<kGates>(v, bias, to, is_place, first, outputs);
   }
 
   const Params& p_;

@@ -206,8 +206,7 @@ __device__ __forceinline__ void multiply(const Params& p,
     v = 0.0F;
   }
   sum_by_group<kKind, kGates, kCols, kPlaces>(p, ring, sum);
-  // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
-  // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
+  // Products 4 j to 4 j + 3 are those of places 8 j to 8 j + 7.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = item.row_tile * S::kRows + static_cast<int>(threadIdx.x) / 32 * 16;
   const int first = kGates ? row / 2 : row;
@@ -217,25 +216,9 @@ __device__ __forceinline__ void multiply(const Params& p,
       static_cast<Bf16*>(p.a.y) + (item.place + lane / 4) * p.a.y_stride + first + lane % 4 * 2;
 #pragma unroll
   for (int j = 0; j < kPlaces / 8; ++j) {
-    const float* v = sum + 4 * j;
     const bool is_place = 8 * j + lane / 4 < item.num_places;
     Bf16* to = y + 8 * j * p.a.y_stride;
-    if constexpr (kGates) {
-      const uint32_t pair =
-          transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
-      if (is_place && first < outputs) {
-        *reinterpret_cast<uint32_t*>(to) = pair;
-      }
-    } else {
-      const uint32_t upper = transpose_matrix(pack_bf16(bias.upper(v[0]), bias.upper(v[1])));
-      const uint32_t lower = transpose_matrix(pack_bf16(bias.lower(v[2]), bias.lower(v[3])));
-      if (is_place && first < outputs) {
-        *reinterpret_cast<uint32_t*>(to) = upper;
-      }
-      if (is_place && first + 8 < outputs) {
-        *reinterpret_cast<uint32_t*>(to + 8) = lower;
-      }
-    }
+    store_products<kGates>(sum + 4 * j, bias, to, is_place, first, outputs);
   }
 }
 
