@@ -50,6 +50,21 @@ WorkerScratch worker_scratch(std::byte* scratch, int64_t vocab, int32_t worker) 
   return s;
 }
 
+TokenRow row_of(const float* logits,
+                int32_t n,
+                const RowFacts& facts,
+                const SampleLoops& loops,
+                const WorkerScratch& scratch) {
+  return {logits,
+          n,
+          facts.max,
+          scratch.group_max,
+          &loops,
+          scratch.keys,
+          scratch.values,
+          scratch.group_copy};
+}
+
 SampleLoops pick_sample_loops() {
   return {WR_ISA_PICK(scan_row),
           WR_ISA_PICK(divide_row),

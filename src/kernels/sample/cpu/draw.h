@@ -27,6 +27,13 @@ WorkerScratch worker_scratch(std::byte* scratch, int64_t vocab, int32_t worker);
 
 SampleLoops pick_sample_loops();
 
+// A row of n logits that were scanned with scratch.group_max.
+TokenRow row_of(const float* logits,
+                int32_t n,
+                const RowFacts& facts,
+                const SampleLoops& loops,
+                const WorkerScratch& scratch);
+
 // Divides the row by the temperature, into scratch.changed, and the group maxima too, since division keeps the order.
 void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& scratch);
 

@@ -28,14 +28,7 @@ struct DrawDrafts {
     if (is_greedy(params.temperature)) {
       return facts.argmax;
     }
-    TokenRow row{logits,
-                 width,
-                 facts.max,
-                 scratch.group_max,
-                 &loops,
-                 scratch.keys,
-                 scratch.values,
-                 scratch.group_copy};
+    TokenRow row = row_of(logits, width, facts, loops, scratch);
     apply_temperature(row, params.temperature, scratch);
     const Survivors left = cut_row(row, params);
     const int32_t position = args.total_len[source * args.state_stride] - 1 + args.number;

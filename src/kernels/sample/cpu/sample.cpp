@@ -129,14 +129,7 @@ struct Sample {
       fail(i, SampleError::kBadLogits);
       return;
     }
-    const TokenRow row{logits,
-                       vocab,
-                       facts.max,
-                       scratch.group_max,
-                       &loops,
-                       scratch.keys,
-                       scratch.values,
-                       scratch.group_copy};
+    const TokenRow row = row_of(logits, vocab, facts, loops, scratch);
     if (args.given.empty()) {
       draw_row(i, row, facts.argmax, scratch);
     } else {
