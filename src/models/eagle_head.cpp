@@ -165,12 +165,15 @@ void EagleHead::prepare_kernels() const {
   prepare_linear(device_, shapes, options_.max_num_toks, true);
 }
 
-void EagleHead::embed(Stream& stream, View<const int32_t, 1> ids, const View<float, 2>& out) {
+View<float, 2> EagleHead::embed(Stream& stream, View<const int32_t, 1> ids) {
+  const View<float, 2> out =
+      make_view(buffers_.embedded, ids.shape[0], int64_t{spec_.decoder.hidden_size});
   if (spec_.embed.empty()) {
     target_.embed(stream, ids, out);
   } else {
     embedding(stream, {ids, embedding_, out});
   }
+  return out;
 }
 
 LinearInput EagleHead::enter_eagle3(Stream& stream,
@@ -184,8 +187,7 @@ LinearInput EagleHead::enter_eagle3(Stream& stream,
   } else {
     gather_rows(stream, {in.own_states, {}, residual});
   }
-  const View<float, 2> embedded = make_view(buffers_.embedded, toks, hidden);
-  embed(stream, in.ids, embedded);
+  const View<float, 2> embedded = embed(stream, in.ids);
   const ActView joined = part_of(buffers_.joined, toks, 2 * hidden);
   rms_norm(stream, {embedded, layers_.front().input_norm, joined.columns(0, hidden), eps});
   if (spec_.norm_before_residual) {
@@ -203,8 +205,7 @@ LinearInput EagleHead::enter_mtp(Stream& stream,
   const int64_t toks = residual.shape[0];
   const int64_t hidden = residual.shape[1];
   const float eps = spec_.decoder.rms_eps;
-  const View<float, 2> embedded = make_view(buffers_.embedded, toks, hidden);
-  embed(stream, in.ids, embedded);
+  const View<float, 2> embedded = embed(stream, in.ids);
   const ActView joined = part_of(buffers_.joined, toks, 2 * hidden);
   const ActView states = joined.columns(hidden, hidden);
   rms_norm(stream, {embedded, embed_norm_, joined.columns(0, hidden), eps});
@@ -229,8 +230,7 @@ LinearInput EagleHead::enter(Stream& stream, const EagleInput& in, const View<fl
   }
   const int64_t toks = residual.shape[0];
   const int64_t hidden = residual.shape[1];
-  const View<float, 2> embedded = make_view(buffers_.embedded, toks, hidden);
-  embed(stream, in.ids, embedded);
+  const View<float, 2> embedded = embed(stream, in.ids);
   const ActView joined = part_of(buffers_.joined, toks, 2 * hidden);
   const ActView states = joined.columns(hidden, hidden);
   cast_rows(stream, {embedded, joined.columns(0, hidden)});

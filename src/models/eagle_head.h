@@ -90,7 +90,7 @@ class EagleHead {
   LinearInput enter(Stream& stream, const EagleInput& in, const View<float, 2>& residual);
   LinearInput enter_eagle3(Stream& stream, const EagleInput& in, const View<float, 2>& residual);
   LinearInput enter_mtp(Stream& stream, const EagleInput& in, const View<float, 2>& residual);
-  void embed(Stream& stream, View<const int32_t, 1> ids, const View<float, 2>& out);
+  View<float, 2> embed(Stream& stream, View<const int32_t, 1> ids);  // in buffers_.embedded
 
   EagleSpec spec_;
   DecoderOptions options_;
