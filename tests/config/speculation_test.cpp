@@ -31,6 +31,23 @@ std::string error(const EngineConfig& config) {
 }
 std::string error(const std::string& json) { return error(with_json(json)); }
 
+HostFacts host_with_a_gpu() {
+  return {.usable_cores = 1,
+          .usable_memory_bytes = int64_t{4} << 30,
+          .has_cuda = true,
+          .compute_capability = 90};
+}
+
+// The error on a GPU of what a CPU takes.
+std::string error_on_a_gpu(const std::string& json) {
+  EngineConfig config = with_json(json);
+  config.device = "cpu";
+  EXPECT_TRUE(resolve(config, host_with_a_gpu()));
+  config.device = "cuda";
+  const Result<ResolvedConfig> result = resolve(config, host_with_a_gpu());
+  return result ? "" : result.error().message;
+}
+
 TEST(Speculation, IsOffByDefault) {
   const Result<Speculation> result = read_speculation({});
   ASSERT_TRUE(result);
@@ -101,17 +118,8 @@ TEST(Speculation, LimitsOfSuffixDecoding) {
 }
 
 TEST(Speculation, SuffixDecodingIsRefusedOnAGpu) {
-  EngineConfig config = with_json(R"({"method":"suffix"})");
-  const HostFacts host{.usable_cores = 1,
-                       .usable_memory_bytes = int64_t{4} << 30,
-                       .has_cuda = true,
-                       .compute_capability = 90};
-  config.device = "cpu";
-  EXPECT_TRUE(resolve(config, host));
-  config.device = "cuda";
-  const Result<ResolvedConfig> refused = resolve(config, host);
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("the method suffix is not supported on a GPU"));
+  EXPECT_THAT(error_on_a_gpu(R"({"method":"suffix"})"),
+              HasSubstr("the method suffix is not supported on a GPU"));
 }
 
 // How many drafts the adaptive rule gives a row depends on the batch. By ratio, the row's tokens depend on that number.
@@ -145,19 +153,8 @@ TEST(Speculation, MatchIsTheVerificationByRatioOfCertainDrafts) {
 }
 
 TEST(Speculation, VerificationByRatioIsRefusedOnAGpu) {
-  EngineConfig config =
-      with_json(R"({"method":"eagle3","model":"x","rejection_sample_method":"ratio"})");
-  const HostFacts host{.usable_cores = 1,
-                       .usable_memory_bytes = int64_t{4} << 30,
-                       .has_cuda = true,
-                       .compute_capability = 90};
-  config.device = "cpu";
-  EXPECT_TRUE(resolve(config, host));
-  config.device = "cuda";
-  const Result<ResolvedConfig> refused = resolve(config, host);
-  ASSERT_FALSE(refused);
   EXPECT_THAT(
-      refused.error().message,
+      error_on_a_gpu(R"({"method":"eagle3","model":"x","rejection_sample_method":"ratio"})"),
       HasSubstr("rejection_sample_method: \"ratio\" with drafts of a model is not supported "
                 "on a GPU"));
 }
@@ -254,10 +251,7 @@ TEST(Speculation, SettingsThatContradictEachOther) {
 TEST(Speculation, EachDeviceHasItsRuleOfTheLength) {
   EngineConfig config = with_json(R"({"method":"ngram"})");
   config.device = "cuda";
-  const HostFacts host{.usable_cores = 1,
-                       .usable_memory_bytes = int64_t{4} << 30,
-                       .has_cuda = true,
-                       .compute_capability = 90};
+  const HostFacts host = host_with_a_gpu();
   ASSERT_TRUE(resolve(config, host));
   EXPECT_GT(resolve(config, host)->draft_knee, 0);
   EXPECT_EQ(resolve(config, host)->draft_cost, 0);

@@ -390,6 +390,15 @@ class ExpertProductsCuda : public ExpertsCuda {
     std::vector<float> weights;
     std::vector<float> sums;
   };
+  // Some experts get many more rows than others.
+  std::vector<float> uneven_logits(int64_t toks, int64_t num_experts) {
+    std::vector<float> logits = normals(static_cast<size_t>(toks * num_experts));
+    for (size_t i = 0; i < logits.size(); ++i) {
+      logits[i] += i % static_cast<size_t>(num_experts) % 3 == 1 ? 2.0F : 0.0F;
+    }
+    return logits;
+  }
+
   Run run(const Sizes& sizes,
           const Weights& w,
           const std::vector<uint16_t>& x,
@@ -633,11 +642,7 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
                    std::to_string(num_real));
       const std::vector<uint16_t> x =
           to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));
-      std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
-      // Some experts have many more rows than others.
-      for (size_t i = 0; i < logits.size(); ++i) {
-        logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
-      }
+      const std::vector<float> logits = uneven_logits(toks, sizes.num_experts);
       const Run as_bf16 = run(sizes, plain, x, logits, num_real);
       const Run as_mxfp4 = run(sizes, tiled, x, logits, num_real);
       EXPECT_EQ(as_bf16.activated, as_mxfp4.activated);
@@ -732,11 +737,7 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                    std::to_string(c.group) + ", " + std::to_string(sizes.num_experts) +
                    " experts, " + std::to_string(toks) + ", " + std::to_string(num_real));
       const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
-      std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
-      // Some experts have many more rows than others.
-      for (size_t i = 0; i < logits.size(); ++i) {
-        logits[i] += i % static_cast<size_t>(sizes.num_experts) % 3 == 1 ? 2.0F : 0.0F;
-      }
+      const std::vector<float> logits = uneven_logits(toks, sizes.num_experts);
       const Run as_bf16 = run(sizes, plain, x, logits, num_real);
       const Run in_tiles = run(sizes, tiled, x, logits, num_real);
       EXPECT_EQ(as_bf16.activated, in_tiles.activated);

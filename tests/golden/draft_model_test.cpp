@@ -24,24 +24,12 @@ using test::ModelRig;
 using test::RandomModel;
 using test::RigOptions;
 using test::RigResult;
+using test::small_options;
 using ::testing::HasSubstr;
-
-RigOptions options_of(const std::string& model) {
-  RigOptions options;
-  options.config.model = model;
-  options.config.dtype = "float32";
-  options.config.kv_cache_memory_bytes = int64_t{16} << 20;
-  options.config.max_model_len = 256;
-  options.config.max_num_seqs = 8;
-  options.config.max_num_batched_tokens = 128;
-  options.config.threads = 1;
-  options.device.num_threads = 1;
-  return options;
-}
 
 RigOptions itself(int32_t num_drafts) {
   const std::string model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
-  RigOptions options = options_of(model);
+  RigOptions options = small_options(model);
   options.config.speculative_config = test::draft_model_config(model, num_drafts);
   return options;
 }
@@ -197,10 +185,10 @@ TEST(DraftModel, AnotherModelChangesNothing) {
     rig.scheduler().check_invariants();
     return std::pair(results, rig.scheduler().stats());
   };
-  const auto [expected, plain] = run(options_of(large));
+  const auto [expected, plain] = run(small_options(large));
   for (const int32_t num_drafts : {1, 4, 12}) {
     SCOPED_TRACE(num_drafts);
-    RigOptions options = options_of(large);
+    RigOptions options = small_options(large);
     options.config.speculative_config = test::draft_model_config(small, num_drafts);
     const auto [results, stats] = run(options);
     EXPECT_GT(stats.num_drafted_tokens, 0);
@@ -216,7 +204,7 @@ TEST(DraftModel, TheRealModelForItself) {
   if (!resolve_model("smollm2")) {
     GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";
   }
-  RigOptions options = options_of("smollm2");
+  RigOptions options = small_options("smollm2");
   options.config.dtype = "auto";
   options.config.kv_cache_memory_bytes = int64_t{64} << 20;
   options.config.speculative_config = test::draft_model_config("smollm2", 4);

@@ -18,10 +18,10 @@ namespace {
 using test::head_options;
 using test::head_request;
 using test::head_target_options;
+using test::HeadCase;
 using test::HeadFiles;
 using test::HeadFormat;
 using test::HeadRun;
-using test::ModelRig;
 using test::RigOptions;
 using ::testing::HasSubstr;
 
@@ -67,85 +67,34 @@ TEST(Eagle, AcceptedDraftsGetKeysFromTheModelsStates) {
 
 TEST(Eagle, APromptInChunks) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
-  RigOptions options = head_options(head, 3);
-  options.config.max_num_batched_tokens = 16;
-  options.config.max_num_seqs = 4;
-  const HeadRun seen =
-      expect_drafts_of(head,
-                       options,
-                       {head_request(1, 70, 24), head_request(2, 45, 24), head_request(3, 16, 24)},
-                       3);
+  const HeadCase given = test::chunked_case(head_options(head, 3));
+  const HeadRun seen = expect_drafts_of(head, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_partial_prefill_steps, 0);
   EXPECT_GT(seen.stats.num_mixed_steps, 0);
 }
 
 TEST(Eagle, APreemptedRow) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
-  RigOptions options = head_options(head, 3);
-  options.config.max_model_len = 128;
-  const ModelPlan plan = value_or_throw(plan_model(options.config, this_machine()));
-  options.config.kv_cache_memory_bytes = 14 * plan.kv_cache.block_bytes();
-  const HeadRun seen =
-      expect_drafts_of(head,
-                       options,
-                       {head_request(1, 50, 40), head_request(2, 45, 40), head_request(3, 40, 40)},
-                       3);
+  const HeadCase given = test::preempting_case(head_options(head, 3));
+  const HeadRun seen = expect_drafts_of(head, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_preemptions, 0);
 }
 
-// Recorded sampling has the head's forwards in it, for more rows than the step has.
 TEST(Eagle, RecordedForwards) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
-  RigOptions options = head_options(head, 3);
-  options.config.cudagraph_mode = "full";
-  options.config.cudagraph_capture_sizes = "4,12,32,128";
-  options.device.mode = cpu::CpuStreamMode::kDeferred;
-  options.device.shuffle = true;
-  options.device.seed = 5;
-  const HeadRun seen = expect_drafts_of(
-      head, options, {head_request(1, 20, 30), head_request(2, 33, 40), head_request(3, 2, 36)}, 3);
+  const HeadCase given = test::recorded_case(head_options(head, 3));
+  const HeadRun seen = expect_drafts_of(head, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_accepted_tokens, 0);
 }
 
-// vllm#53670: a hit drops no block. The head's key of its last position was made with the token that followed in the first
-// request; where another one follows, only that key differs.
 TEST(Eagle, APrefixFromTheCache) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
-  RigOptions options = head_options(head, 3);
-  options.config.enable_prefix_caching = true;
-  ModelRig rig(options);
-  rig.add(head_request(1, 65, 24));
-  rig.run();
-  Request again = head_request(1, 65, 24);
-  again.id = 2;
-  rig.add(again);
-  rig.run();
-  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
-  EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(2).tokens);
-  EXPECT_EQ(rig.results().at(1).proposed, rig.results().at(2).proposed);
+  test::expect_drafts_after_a_hit(head_options(head, 3));
 }
 
-// The prefix that both prompts share ends with a block, and another token follows: one key of the head is of the other text.
 TEST(Eagle, AHitAtTheEdgeOfABlockWithAnotherNextToken) {
   const HeadFiles head(HeadFormat::kEagle3, 4);
-  RigOptions options = head_options(head, 3);
-  options.config.enable_prefix_caching = true;
-  ModelRig rig(options);
-  ModelRig alone(head_target_options());
-  Request request = head_request(1, 64, 40);
-  request.prompt.push_back(7);
-  rig.add(request);
-  rig.run();
-  const int64_t accepted_before = rig.scheduler().stats().num_accepted_tokens;
-  request.id = 2;
-  request.prompt.back() = 8;
-  rig.add(request);
-  alone.add(request);
-  rig.run();
-  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
-  EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, accepted_before);
-  EXPECT_EQ(rig.results().at(2).tokens, alone.run().at(2).tokens);
-  EXPECT_EQ(rig.results().at(2).top, alone.results().at(2).top);
+  test::expect_answers_after_a_hit_at_an_edge(head_options(head, 3), head_target_options());
 }
 
 TEST(Eagle, ThePlanCountsTheHead) {

@@ -27,25 +27,13 @@ using test::HeadFormat;
 using test::ModelRig;
 using test::RandomModel;
 using test::RigOptions;
+using test::small_options;
 using ::testing::HasSubstr;
 using Answer = std::vector<TokenId>;
 
 // Adds the setting to a --speculative-config that fixes the number of drafts.
 std::string by_ratio(const std::string& config) {
   return config.substr(0, config.size() - 1) + R"(, "rejection_sample_method": "ratio"})";
-}
-
-RigOptions options_of(const std::string& model) {
-  RigOptions options;
-  options.config.model = model;
-  options.config.dtype = "float32";
-  options.config.kv_cache_memory_bytes = int64_t{16} << 20;
-  options.config.max_model_len = 256;
-  options.config.max_num_seqs = 8;
-  options.config.max_num_batched_tokens = 128;
-  options.config.threads = 1;
-  options.device.num_threads = 1;
-  return options;
 }
 
 std::string tiny_model() {
@@ -135,7 +123,7 @@ TEST(Ratio, AnswersHaveTheDistributionOfTheModel) {
   request.params.temperature = 1.2F;
   request.params.top_p = 0.95F;
   request.params.repetition_penalty = 1.4F;
-  RigOptions options = options_of(models.target);
+  RigOptions options = small_options(models.target);
   options.config.max_num_seqs = 32;
   options.config.max_num_batched_tokens = 256;
   const std::map<Answer, double> law =
@@ -224,7 +212,7 @@ std::vector<Request> random_requests(int32_t vocab) {
 
 TEST(Ratio, ARequestsTokensAreItsOwn) {
   const SmallPair models;
-  RigOptions options = options_of(models.target);
+  RigOptions options = small_options(models.target);
   options.config.speculative_config = by_ratio(test::draft_model_config(models.drafter, 3));
   expect_own_tokens(options, random_requests(8));
 }
@@ -232,7 +220,7 @@ TEST(Ratio, ARequestsTokensAreItsOwn) {
 // A draft model's keys and values of a cached prefix are those that it would compute.
 TEST(Ratio, ARequestsTokensBehindACachedPrefix) {
   const SmallPair models;
-  RigOptions options = options_of(models.target);
+  RigOptions options = small_options(models.target);
   options.config.enable_prefix_caching = true;
   options.config.speculative_config = by_ratio(test::draft_model_config(models.drafter, 3));
   ModelRig rig(options);
@@ -277,7 +265,7 @@ TEST(Ratio, ARequestsTokensWithTheModelsOwnLayerAreItsOwn) {
 // p and q are the same bits: nothing is rejected but what lies behind a request's end. Match accepts far less.
 TEST(Ratio, DraftsOfTheModelItselfAreAccepted) {
   const auto accepted = [](bool ratio) {
-    RigOptions options = options_of(tiny_model());
+    RigOptions options = small_options(tiny_model());
     const std::string config = test::draft_model_config(tiny_model(), 3);
     options.config.speculative_config = ratio ? by_ratio(config) : config;
     ModelRig rig(options);
@@ -300,7 +288,7 @@ TEST(Ratio, DraftsOfTheModelItselfAreAccepted) {
 TEST(Ratio, AnswersWithoutDrawnDraftsAreThoseWithoutDrafts) {
   const SmallPair models;
   const auto run = [&](const std::string& config, float temperature) {
-    RigOptions options = options_of(models.target);
+    RigOptions options = small_options(models.target);
     options.config.speculative_config = config;
     ModelRig rig(options);
     for (Request request : random_requests(8)) {
@@ -321,7 +309,7 @@ TEST(Ratio, AnswersWithoutDrawnDraftsAreThoseWithoutDrafts) {
 }
 
 TEST(Ratio, ThePlanCountsTheDistributions) {
-  RigOptions options = options_of(tiny_model());
+  RigOptions options = small_options(tiny_model());
   options.config.speculative_config = test::draft_model_config(tiny_model(), 3);
   const ModelPlan match = value_or_throw(plan_model(options.config, this_machine()));
   options.config.speculative_config = by_ratio(options.config.speculative_config);
@@ -330,7 +318,7 @@ TEST(Ratio, ThePlanCountsTheDistributions) {
 }
 
 TEST(Ratio, ARowMustFitIntoAStep) {
-  RigOptions options = options_of(tiny_model());
+  RigOptions options = small_options(tiny_model());
   options.config.speculative_config = by_ratio(test::draft_model_config(tiny_model(), 8));
   options.config.max_num_seqs = 1;
   options.config.max_num_batched_tokens = 8;

@@ -27,15 +27,8 @@ using test::RigResult;
 using Proposer = std::string (*)(int32_t num_drafts, bool adaptive);
 
 RigOptions options_with(int32_t num_drafts, Proposer proposer = test::ngram_config) {
-  RigOptions options;
-  options.config.model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
-  options.config.dtype = "float32";
-  options.config.kv_cache_memory_bytes = int64_t{16} << 20;
-  options.config.max_model_len = 256;
-  options.config.max_num_seqs = 8;
-  options.config.max_num_batched_tokens = 128;
-  options.config.threads = 1;
-  options.device.num_threads = 1;
+  RigOptions options =
+      test::small_options(test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf"));
   if (num_drafts > 0) {
     options.config.speculative_config = proposer(num_drafts, /*adaptive=*/false);
   }

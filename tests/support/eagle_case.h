@@ -6,6 +6,8 @@
 #include "tests/support/random_checkpoint.h"
 #include "tests/support/temp_dir.h"
 #include "wire/token_lists.h"
+#include "worker/machine_facts.h"
+#include "worker/model_plan.h"
 
 #include <cstdint>
 #include <map>
@@ -93,16 +95,8 @@ struct HeadFiles {
 };
 
 inline RigOptions head_target_options(const std::string& device = "cpu") {
-  RigOptions options;
-  options.config.model = head_target().path();
+  RigOptions options = small_options(head_target().path());
   options.config.device = device;
-  options.config.dtype = "float32";
-  options.config.kv_cache_memory_bytes = int64_t{16} << 20;
-  options.config.max_model_len = 256;
-  options.config.max_num_seqs = 8;
-  options.config.max_num_batched_tokens = 128;
-  options.config.threads = 1;
-  options.device.num_threads = 1;
   return options;
 }
 
@@ -113,11 +107,7 @@ inline RigOptions head_options(const HeadFiles& head,
   RigOptions options = head_target_options(device);
   options.config.speculative_config =
       head_config(head.method(), head.dir.path().string(), num_drafts);
-  options.edit_step = [](SchedulerOutput& step) {
-    for (ScheduledRow& row : step.scheduled) {
-      row.wants_drafts = row.num_logits > 0;
-    }
-  };
+  options.edit_step = want_drafts;
   return options;
 }
 
@@ -137,6 +127,76 @@ inline Request head_request(uint64_t id, int32_t prompt_len, int32_t max_tokens)
   request.token_lists = pack_token_lists(lists);
   request.params.flags |= SamplingParams::kHasTokenLists;
   return request;
+}
+
+// Options and requests of what every head is tested with.
+struct HeadCase {
+  RigOptions options;
+  std::vector<Request> requests;
+};
+
+inline HeadCase chunked_case(RigOptions options) {
+  options.config.max_num_batched_tokens = 16;
+  options.config.max_num_seqs = 4;
+  return {std::move(options),
+          {head_request(1, 70, 24), head_request(2, 45, 24), head_request(3, 16, 24)}};
+}
+
+inline HeadCase preempting_case(RigOptions options) {
+  options.config.max_model_len = 128;
+  const ModelPlan plan = value_or_throw(plan_model(options.config, this_machine()));
+  options.config.kv_cache_memory_bytes = 14 * plan.kv_cache.block_bytes();
+  return {std::move(options),
+          {head_request(1, 50, 40), head_request(2, 45, 40), head_request(3, 40, 40)}};
+}
+
+// Recorded sampling has the head's forwards in it, for more rows than the step has.
+inline HeadCase recorded_case(RigOptions options) {
+  options.config.cudagraph_mode = "full";
+  options.config.cudagraph_capture_sizes = "4,12,32,128";
+  options.device.mode = cpu::CpuStreamMode::kDeferred;
+  options.device.shuffle = true;
+  options.device.seed = 5;
+  return {std::move(options),
+          {head_request(1, 20, 30), head_request(2, 33, 40), head_request(3, 2, 36)}};
+}
+
+// vllm#53670: a hit drops no block. The head's key of its last position was made with the token that followed in the first
+// request; where another one follows, only that key differs.
+inline void expect_drafts_after_a_hit(RigOptions options) {
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  rig.add(head_request(1, 65, 24));
+  rig.run();
+  Request again = head_request(1, 65, 24);
+  again.id = 2;
+  rig.add(again);
+  rig.run();
+  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
+  EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(2).tokens);
+  EXPECT_EQ(rig.results().at(1).proposed, rig.results().at(2).proposed);
+}
+
+// The prefix that both prompts share ends with a block, and another token follows: one key of the head is of the other text.
+// target: without drafts.
+inline void expect_answers_after_a_hit_at_an_edge(RigOptions options, const RigOptions& target) {
+  options.config.enable_prefix_caching = true;
+  ModelRig rig(options);
+  ModelRig alone(target);
+  Request request = head_request(1, 64, 40);
+  request.prompt.push_back(7);
+  rig.add(request);
+  rig.run();
+  const int64_t accepted_before = rig.scheduler().stats().num_accepted_tokens;
+  request.id = 2;
+  request.prompt.back() = 8;
+  rig.add(request);
+  alone.add(request);
+  rig.run();
+  EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 64);
+  EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, accepted_before);
+  EXPECT_EQ(rig.results().at(2).tokens, alone.run().at(2).tokens);
+  EXPECT_EQ(rig.results().at(2).top, alone.results().at(2).top);
 }
 
 struct HeadRun {

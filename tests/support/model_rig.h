@@ -39,6 +39,27 @@ struct RigOptions {
   std::function<void(SchedulerOutput&)> edit_step;  // changes a step between scheduler and executor
 };
 
+// A model in float32 on one thread, with room for eight rows of up to 256 tokens.
+inline RigOptions small_options(const std::string& model) {
+  RigOptions options;
+  options.config.model = model;
+  options.config.dtype = "float32";
+  options.config.kv_cache_memory_bytes = int64_t{16} << 20;
+  options.config.max_model_len = 256;
+  options.config.max_num_seqs = 8;
+  options.config.max_num_batched_tokens = 128;
+  options.config.threads = 1;
+  options.device.num_threads = 1;
+  return options;
+}
+
+// Tells the host of the drafts of every step (RigResult::proposed).
+inline void want_drafts(SchedulerOutput& step) {
+  for (ScheduledRow& row : step.scheduled) {
+    row.wants_drafts = row.num_logits > 0;
+  }
+}
+
 // --speculative-config with drafts from a row's own tokens. One token in common is enough, so many of them are wrong.
 inline std::string ngram_config(int32_t num_drafts, bool adaptive = false) {
   return R"({"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3)"

@@ -319,11 +319,7 @@ inline RigOptions mtp_options(const MtpFiles& files,
                               const std::string& device = "cpu") {
   RigOptions options = mtp_target_options(files, device);
   options.config.speculative_config = mtp_config(num_drafts);
-  options.edit_step = [](SchedulerOutput& step) {
-    for (ScheduledRow& row : step.scheduled) {
-      row.wants_drafts = row.num_logits > 0;
-    }
-  };
+  options.edit_step = want_drafts;
   return options;
 }
 
