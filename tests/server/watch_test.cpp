@@ -24,6 +24,7 @@ using ::testing::HasSubstr;
 
 RequestUpdate update(std::vector<TokenId> ids, FinishReason reason = FinishReason::kNone) {
   RequestUpdate out;
+  out.id = 7;
   out.token_ids = std::move(ids);
   out.finish_reason = reason;
   out.timings = {.queue_ms = 1, .prompt_ms = 2, .predicted_ms = 30};
@@ -78,6 +79,18 @@ TEST(RequestJournal, FollowsAChoiceToItsEnd) {
     journal.begin(record("b"))->note(update({}, FinishReason::kAbort));
   }
   EXPECT_EQ(journal.seen_since(before_end).size(), RequestJournal::kMaxEnded);
+}
+
+TEST(RequestJournal, AnEndBeforeItsIdIsSetHasTheId) {
+  ServerMetrics metrics;
+  RequestJournal journal(metrics);
+  ASSERT_TRUE(journal.reserve(1, 1));
+  const auto probe = journal.begin(record("a-1"));
+  probe->note(update({4}, FinishReason::kLength));
+  probe->set_id(7);
+  const auto ended = journal.find("a-1", "");
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0].id, 7);
 }
 
 class Watched : public ::testing::Test {

@@ -36,6 +36,7 @@ void ChoiceProbe::note(const RequestUpdate& update) {
   const EngineClock::time_point now = EngineClock::now();
   {
     const std::scoped_lock lock(mutex_);
+    record_.id = update.id;  // a short answer can end before set_id
     if (!update.token_ids.empty()) {
       if (record_.num_output_toks == 0) {
         record_.first_token = now;

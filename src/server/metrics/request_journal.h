@@ -57,6 +57,7 @@ class ChoiceProbe {
   ChoiceProbe(RequestJournal& journal, ServerMetrics& metrics, ChoiceRecord record)
       : journal_(journal), metrics_(metrics), record_(std::move(record)) {}
 
+  // So that the choice has its id while it waits for its first update.
   void set_id(RequestId id);
   void note(const RequestUpdate& update);
   [[nodiscard]] ChoiceRecord record() const;
