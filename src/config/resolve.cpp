@@ -102,11 +102,6 @@ Result<void> decide_speculation(ResolvedConfig& config) {
         "searches on a CPU's threads; the methods there are ngram, draft_model, eagle, eagle3 and "
         "mtp");
   }
-  if (config.device != "cpu" && speculation->ratio) {
-    return refuse(
-        "--speculative-config: rejection_sample_method: \"ratio\" with drafts of a model is not "
-        "supported on a GPU; match and synthetic are");
-  }
   config.speculation = *speculation;
   if (speculation->is_on() && speculation->adaptive) {
     (config.device == "cpu" ? config.draft_cost : config.draft_knee) =

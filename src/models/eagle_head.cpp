@@ -35,6 +35,19 @@ const int32_t* load_ids(ParameterLoader& loader, const std::vector<int32_t>& ids
   return reinterpret_cast<const int32_t*>(loader.constants(std::move(bits)).data);
 }
 
+// The head's ids by the model's; empty if two of the head's are the same.
+std::vector<int32_t> inverse_of(const std::vector<int32_t>& ids, int32_t vocab_size) {
+  std::vector<int32_t> own(ids.empty() ? 0 : static_cast<size_t>(vocab_size), -1);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    int32_t& of_token = own[static_cast<size_t>(ids[i])];
+    if (of_token >= 0) {
+      return {};
+    }
+    of_token = static_cast<int32_t>(i);
+  }
+  return own;
+}
+
 // The first layer's q, k and v of EAGLE-3 read the embedding, too.
 std::vector<LinearPart> widened(std::vector<LinearPart> parts) {
   for (LinearPart& part : parts) {
@@ -80,6 +93,7 @@ EagleHead::EagleHead(const EagleSpec& spec,
     head_ = Linear(loader.matrix({spec.head, spec.draft_vocab_size, hidden}), options.linear);
   }
   ids_ = load_ids(loader, ids);
+  own_ids_ = load_ids(loader, inverse_of(ids, spec.decoder.vocab_size));
   inv_freq_ = loader.constants(rope_inv_freq(spec.decoder.ropes.front()));
   allocate_buffers(loader.device(), workspace);
   for (Layer& layer : layers_) {

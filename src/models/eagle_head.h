@@ -54,6 +54,8 @@ class EagleHead {
   [[nodiscard]] std::vector<AttentionSpec> mixers() const;
   // Ids of the model's vocabulary by id of the head's: dev i32 [draft_vocab_size], or null: they are the same.
   [[nodiscard]] const int32_t* ids() const { return ids_; }
+  // The other way: dev i32 [vocab_size], -1 for tokens that it cannot draft. Null without ids, and if two of them are the same.
+  [[nodiscard]] const int32_t* own_ids() const { return own_ids_; }
 
   void prepare_kernels() const;
   // The residual stream behind the layers, f32 [T, hidden_size], from which logits are computed and which later forwards
@@ -104,6 +106,7 @@ class EagleHead {
   View<const float, 1> final_norm_;
   Linear head_;  // with spec_.head
   const int32_t* ids_ = nullptr;
+  const int32_t* own_ids_ = nullptr;
   View<const float, 1> inv_freq_;
   Buffers buffers_;
 };

@@ -152,13 +152,6 @@ TEST(Speculation, MatchIsTheVerificationByRatioOfCertainDrafts) {
   }
 }
 
-TEST(Speculation, VerificationByRatioIsRefusedOnAGpu) {
-  EXPECT_THAT(
-      error_on_a_gpu(R"({"method":"eagle3","model":"x","rejection_sample_method":"ratio"})"),
-      HasSubstr("rejection_sample_method: \"ratio\" with drafts of a model is not supported "
-                "on a GPU"));
-}
-
 TEST(Speculation, MethodAndCountAsFlags) {
   EngineConfig config;
   config.spec_method = "ngram";

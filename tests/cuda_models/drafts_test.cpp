@@ -211,5 +211,66 @@ TEST_F(CudaDrafts, DraftsForItselfAreRight) {
   EXPECT_GT(rig.num_steps(GraphMode::kFull), 10);
 }
 
+// Drafts that are drawn, and verified by ratio: a seed has the same tokens alone, beside others, in chunks and from graphs.
+// Those of the model itself, whose p and q are the same bits, are all accepted, but what lies behind a request's end.
+TEST_F(CudaDrafts, ByRatio) {
+  const test::TempDir dir;
+  const test::TempDir other_dir;
+  RigOptions base;
+  base.config.model = RandomModel{.seed = 21}.write(dir);
+  base.config.device = "cuda";
+  base.config.batch_invariant = true;
+  base.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  base.config.max_model_len = 256;
+  base.config.max_num_seqs = 8;
+  base.config.max_num_batched_tokens = 128;
+  base.config.enable_prefix_caching = false;
+  const std::string other = RandomModel{.seed = 22}.write(other_dir);
+  std::vector<Request> requests;
+  for (int32_t id = 1; id <= 6; ++id) {
+    Request& request = requests.emplace_back();
+    request.id = static_cast<uint64_t>(id);
+    for (int32_t i = 0; i < 9 * id; ++i) {
+      request.prompt.push_back((i * i + 31 * id) % 500);
+    }
+    request.max_tokens = 40 + id;
+    request.params.temperature = 0.8F + 0.1F * static_cast<float>(id);
+    request.params.top_k = id % 3 == 0 ? 40 : 0;
+    request.params.top_p = id % 2 == 0 ? 0.9F : 1.0F;
+    request.params.seed = request.id;
+  }
+  constexpr int32_t kDrafts = 3;
+  for (const std::string& drafter : {base.config.model, other}) {
+    const bool itself = drafter == base.config.model;
+    base.config.speculative_config = test::by_ratio(test::draft_model_config(drafter, kDrafts));
+    std::map<uint64_t, std::vector<TokenId>> alone;
+    for (const Request& request : requests) {
+      ModelRig rig(base);
+      rig.add(request);
+      alone[request.id] = rig.run().at(request.id).tokens;
+    }
+    for (const char* graphs : {"none", "full"}) {
+      for (const int32_t most : {24, 128}) {
+        SCOPED_TRACE(std::string(graphs) + " " + std::to_string(most) + (itself ? " itself" : ""));
+        RigOptions options = base;
+        options.config.cudagraph_mode = graphs;
+        options.config.max_num_batched_tokens = most;
+        ModelRig rig(options);
+        for (const Request& request : requests) {
+          rig.add(request);
+        }
+        for (const auto& [id, result] : rig.run()) {
+          EXPECT_EQ(result.tokens, alone.at(id)) << "request " << id;
+        }
+        const SchedulerStats stats = rig.scheduler().stats();
+        const int64_t cut_off = static_cast<int64_t>(requests.size()) * 2 * kDrafts;
+        EXPECT_GT(stats.num_accepted_tokens, stats.num_drafted_tokens / 10);
+        EXPECT_EQ(stats.num_accepted_tokens >= stats.num_drafted_tokens - cut_off, itself);
+        rig.scheduler().check_invariants();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warprow

@@ -52,6 +52,30 @@ TEST_F(CudaEagle, Eagle3) {
 TEST_F(CudaEagle, Speculators) {
   expect_drafts(HeadFiles(HeadFormat::kSpeculators, 8, true), "full");
 }
+// A head with ids of its own, whose drafts are drawn: tokens are a request's own.
+TEST_F(CudaEagle, ByRatio) {
+  const HeadFiles head(HeadFormat::kEagle3, 8);
+  RigOptions options = test::head_target_options("cuda");
+  options.config.speculative_config =
+      test::by_ratio(test::head_config(head.method(), head.dir.path().string(), 3));
+  std::vector<Request> requests = {
+      head_request(1, 70, 40), head_request(2, 1, 24), head_request(3, 33, 30)};
+  for (Request& request : requests) {
+    request.params.temperature = 1.0F;
+    request.params.seed = request.id;
+  }
+  test::ModelRig together(options);
+  for (const Request& request : requests) {
+    together.add(request);
+  }
+  together.run();
+  EXPECT_GT(together.scheduler().stats().num_accepted_tokens, 0);
+  for (const Request& request : requests) {
+    test::ModelRig alone(options);
+    alone.add(request);
+    EXPECT_EQ(alone.run().at(request.id).tokens, together.results().at(request.id).tokens);
+  }
+}
 TEST_F(CudaEagle, Eagle) { expect_drafts(HeadFiles(HeadFormat::kEagle), "full"); }
 
 // Layers of the model's own checkpoint, in models whose layers all have attention.

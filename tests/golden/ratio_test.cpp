@@ -22,6 +22,7 @@
 namespace warprow {
 namespace {
 
+using test::by_ratio;
 using test::HeadFiles;
 using test::HeadFormat;
 using test::ModelRig;
@@ -30,11 +31,6 @@ using test::RigOptions;
 using test::small_options;
 using ::testing::HasSubstr;
 using Answer = std::vector<TokenId>;
-
-// Adds the setting to a --speculative-config that fixes the number of drafts.
-std::string by_ratio(const std::string& config) {
-  return config.substr(0, config.size() - 1) + R"(, "rejection_sample_method": "ratio"})";
-}
 
 std::string tiny_model() {
   return test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");

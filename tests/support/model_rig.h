@@ -92,6 +92,11 @@ inline std::string head_config(const std::string& method,
          (adaptive ? "true}" : "false}");
 }
 
+// Adds verification by ratio to a --speculative-config that fixes the number of drafts.
+inline std::string by_ratio(const std::string& config) {
+  return config.substr(0, config.size() - 1) + R"(, "rejection_sample_method": "ratio"})";
+}
+
 struct RigResult {
   using Top = std::vector<std::pair<TokenId, float>>;
   std::vector<TokenId> tokens;

@@ -19,11 +19,10 @@ namespace warprow {
 //   not apply. Greedy rows: the largest logit, lowest id at ties; nothing is kept.
 // Shapes: logits [n, width] (any row stride); row [n] indexes params and total_len, negative: no draft is made; drafts:
 //   written at row * max_drafts + number.
-// Mapping: CPU: rows in parallel, lanes along the vocabulary.
-// Bytes moved: CPU: as sample (sample.h), and one pass that writes q.
+// Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: as sample, then a CTA per row that writes q.
+// Bytes moved: as sample (sample.h), and one pass that writes q.
 // Numerics: a row's draft depends on that row alone. q is a float of terms summed in double.
 // Preconditions: as of sample; scratch has sample_scratch_bytes. Logits with a NaN or without a finite maximum: draft -1.
-//   CUDA: not supported.
 // Origin: as sample's.
 struct DrawDraftsArgs {
   View<const float, 2> logits;

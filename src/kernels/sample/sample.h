@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/check.h"
+#include "base/philox.h"
 #include "device/view.h"
 #include "kernels/op.h"
 #include "kernels/sample/draft_probs.h"
@@ -60,11 +61,11 @@ inline constexpr uint32_t kAllSampleRules = 31;
 //   token; logit_pos [n] is the position of the logits' input token; sampled, logprob, rank, error [n];
 //   top_ids, top_logprobs [n, max_top].
 // Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: a CTA per tile of a row, then a CTA per
-//   row (cuda/stages.h).
+//   row (cuda/stages.h), which also verifies drafts (cuda/verify_draft.cuh).
 // Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache. Rules on tokens
 //   add a copy of the row and three passes over the row's tokens. A draft adds two passes, a rejected one two
 //   more. CUDA: one pass, a second one for rows with top_p alone and flat logits; processed logprobs read a row
-//   several times.
+//   several times; drafts as on the CPU, by one CTA.
 // Numerics: a row's result depends on that row alone. Raw logits are not modified. Log-probabilities and the
 //   nucleus' mass are summed in double over float terms.
 // Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has sample_scratch_bytes. Rows
@@ -94,9 +95,10 @@ struct SampleArgs {
   // token is drawn, no rule applies, and logit_row, logit_pos and params are not read. The mode must be raw.
   View<const int32_t, 1> given;
   int32_t num_given_top = 0;
-  // i32 [n] or empty. The place in `drafts` of the draft behind each logit, negative: there is none. CUDA: must be empty.
+  // i32 [n] or empty. The place in `drafts` of the draft behind each logit, negative: there is none.
   View<const int32_t, 1> draft_at;
   DraftProbs drafts;
+  RandomPurpose purpose = RandomPurpose::kSample;  // of ordinary draws
   View<std::byte, 1> scratch;
   uint32_t rules = kAllSampleRules;
 };

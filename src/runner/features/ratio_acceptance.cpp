@@ -18,7 +18,15 @@ DraftProbs probs_of(const RunnerParts& parts, const DraftModel& drafter) {
   const EagleHead* const head = drafter.head;
   drafts.width =
       head != nullptr ? head->spec().draft_vocab_size : drafter.model->facts().vocab_size;
-  drafts.ids = head != nullptr ? head->ids() : nullptr;
+  if (head != nullptr) {
+    drafts.ids = head->ids();
+    drafts.own_ids = head->own_ids();
+    if (drafts.ids != nullptr && drafts.own_ids == nullptr) {
+      throw StartupError(ErrorCode::kUnsupported,
+                         "--speculative-config: rejection_sample_method: \"ratio\" needs a head "
+                         "whose draft ids (tensor d2t) are tokens of their own; two are the same");
+    }
+  }
   const int64_t places = int64_t{parts.limits.max_num_seqs} * parts.limits.max_drafts;
   drafts.probs = parts.arenas.workspace->alloc<float>(places * drafts.width);
   return drafts;

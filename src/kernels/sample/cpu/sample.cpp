@@ -191,7 +191,7 @@ struct Sample {
     const int32_t place = args.draft_at.empty() ? -1 : args.draft_at(i);
     const int32_t draft = place < 0 ? -1 : args.drafts.tokens[place];
     if (draft < 0 || draft >= row.n) {
-      return draw_survivor(row, left, likeliest, {seed, position, RandomPurpose::kSample});
+      return draw_survivor(row, left, likeliest, {seed, position, args.purpose});
     }
     const double total = masses_of(row, left.cut, likeliest, scratch.values);
     return verify_draft({args.drafts, place, scratch.values, row.n, total, seed, position});

@@ -9,14 +9,7 @@ namespace {
 
 // The probability with which the drafter drew a token of the model.
 double prob_of(const DraftProbs& drafts, const float* probs, int32_t token) {
-  if (drafts.ids == nullptr) {
-    return static_cast<double>(probs[token]);
-  }
-  double sum = 0.0;
-  for (int64_t i = 0; i < drafts.width; ++i) {
-    sum += drafts.ids[i] == token ? static_cast<double>(probs[i]) : 0.0;
-  }
-  return sum;
+  return static_cast<double>(probs[drafts.own_ids == nullptr ? token : drafts.own_ids[token]]);
 }
 
 void subtract_draft(const DraftCheck& check, const float* probs) {

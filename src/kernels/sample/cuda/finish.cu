@@ -4,6 +4,7 @@
 #include "kernels/sample/cuda/draw.cuh"
 #include "kernels/sample/cuda/logprobs.cuh"
 #include "kernels/sample/cuda/stages.h"
+#include "kernels/sample/cuda/verify_draft.cuh"
 
 namespace warprow::cuda {
 namespace {
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(kPlainRows * 32) finish_plain_kernel(
   }
 }
 
-// Formula: cuts, draw and logprobs in the order of sample.h.
+// Formula: cuts, draw or verification, and logprobs in the order of sample.h.
 // Shapes: as above; logits [n, vocab] f32, group maxima [n, tiles * 256].
 // Mapping: a CTA per row. It reads only groups with a large maximum. A top_k up to kListTopK is sorted in
 //   shared memory. Other cuts test the scan's draw; where the test fails, they draw again from fewer tokens
@@ -135,6 +136,7 @@ __global__ void __launch_bounds__(kPlainRows * 32) finish_plain_kernel(
 __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ FinishShared shared;
+  __shared__ VerifyShared verify_shared;
   __shared__ RowFacts row_shared;
   pdl_wait();
   pdl_release();
@@ -162,15 +164,19 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
   const int64_t groups = static_cast<int64_t>(scratch.num_tiles) * kTileThreads;
   const int64_t vocab = args.logits.shape[1];
   int32_t token = args.given.empty() ? facts.argmax : args.given(i);
-  if (plan.cut()) {
-    const float* x =
-        plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
-    const SearchRow row{LogitRow(x, vocab),
-                        scratch.group_max + i * groups,
-                        static_cast<int32_t>(groups),
-                        plan.divisor,
-                        facts.max,
-                        facts.max / plan.divisor};
+  const float* x = plan.changed() && plan.kept() ? scratch.changed + i * scratch.changed_stride
+                                                 : args.logits.row(i);
+  const SearchRow row{LogitRow(x, vocab),
+                      scratch.group_max + i * groups,
+                      static_cast<int32_t>(groups),
+                      plan.divisor,
+                      facts.max,
+                      facts.max / plan.divisor};
+  if (plan.draft >= 0) {
+    const int32_t argmax = plan.cut() ? facts.argmax : -1;
+    const RowMasses masses{row, last_survivor(shared.search, row, plan), argmax};
+    token = verify_draft(verify_shared, masses, args, plan, i);
+  } else if (plan.cut()) {
     token = draw_cut(shared,
                      row,
                      plan,
@@ -202,7 +208,8 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   const int64_t n = args.logits.shape[0];
   LaunchShape shape;
-  if ((args.rules & (kSampleCut | kSampleLogprobs)) == 0) {  // the scan has decided every row
+  const bool decided = (args.rules & (kSampleCut | kSampleLogprobs)) == 0 && args.draft_at.empty();
+  if (decided) {  // by the scan
     shape.grid = dim3(static_cast<unsigned>((n + kPlainRows - 1) / kPlainRows));
     shape.block = dim3(kPlainRows * 32);
     launch(stream, "sample_finish_plain", shape, finish_plain_kernel, args, scratch);

@@ -54,15 +54,14 @@ struct GumbelDraw {
   }
 
   // The score of a logit; divides it by the temperature.
-  __device__ double score(float x, int32_t token) const {
-    return score_of(x, divisor, key.seed, key.position, token);
-  }
+  __device__ double score(float x, int32_t token) const { return score_of(x, divisor, key, token); }
 
  private:
   // Not inlined: its registers would slow down loops that rarely call it.
-  __device__ __noinline__ static double score_of(
-      float x, float divisor, uint64_t seed, uint32_t position, int32_t token) {
-    const RandomKey key{seed, position, RandomPurpose::kSample};
+  __device__ __noinline__ static double score_of(float x,
+                                                 float divisor,
+                                                 RandomKey key,
+                                                 int32_t token) {
     return gumbel_score(divisor == 1.0F ? x : x / divisor, key, token);
   }
 };

@@ -4,14 +4,13 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/sample/cuda/logprobs.cuh"
 #include "kernels/sample/cuda/stages.h"
-#include "kernels/sample/rules/min_p.h"
 
 namespace warprow::cuda {
 namespace {
 
 struct ProcessedShared {
   SearchShared search;
-  double sums[kFinishThreads / 32];
+  BlockSums sums;
 };
 
 // The maximum over all threads of the CTA, returned to every thread.
@@ -27,21 +26,6 @@ __device__ float block_max(ProcessedShared& shared, float mine) {
   }
   __syncthreads();
   return from_ordered(static_cast<uint32_t>(shared.search.sum));
-}
-
-// The sum over all threads of the CTA in a fixed order, returned to every thread.
-__device__ double block_sum(ProcessedShared& shared, double mine) {
-  mine = sum_of_lanes(mine);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    shared.sums[threadIdx.x / 32] = mine;
-  }
-  __syncthreads();
-  double sum = 0.0;
-  for (const double part : shared.sums) {
-    sum += part;
-  }
-  return sum;
 }
 
 // Writes rule(value, id) of every token to `out`, which may be x, and the maxima of its groups. Returns the
@@ -70,32 +54,6 @@ __device__ float rewrite(ProcessedShared& shared,
     max = fmaxf(max, mine);
   }
   return block_max(shared, max);
-}
-
-// The largest key that survives min_p, top_k and top_p. `row` has the values after division by the
-// temperature.
-__device__ TokenKey last_survivor(SearchShared& shared, const SearchRow& row, const RowPlan& plan) {
-  float lower = std::numeric_limits<float>::lowest();  // -inf never survives
-  if (plan.min_p > 0.0F) {
-    lower = fmaxf(lower, min_p_threshold(row.max, plan.min_p));
-  }
-  TokenKey last = token_key(lower, row.logits.vocab - 1);
-  if (plan.top_k > 0) {
-    last = kth_key(shared, row, lower, plan.top_k);
-  }
-  if (plan.top_p < 1.0F) {
-    // Binary search for the first key whose mass reaches the target. It may be the most likely token's key.
-    const double target =
-        static_cast<double>(plan.top_p) * static_cast<double>(mass_up_to(shared, row, last));
-    TokenKey first = token_key(row.max, 0);
-    while (first < last) {
-      const TokenKey middle = first + (last - first) / 2;
-      const bool enough = static_cast<double>(mass_up_to(shared, row, middle)) >= target;
-      first = enough ? first : middle + 1;
-      last = enough ? middle : last;
-    }
-  }
-  return last;
 }
 
 // Formula: logprobs.h, of the row as the draw saw it: divided by the temperature, -inf for tokens that did
@@ -137,7 +95,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1) processed_kernel(
   for (int64_t id = threadIdx.x; id < vocab; id += kFinishThreads) {
     sum += exp(static_cast<double>(out[id]) - max);
   }
-  const double lse = max + log(block_sum(shared, sum));
+  const double lse = max + log(block_sum(shared.sums, sum));
   write_logprobs(shared.search, args, plan, i, row, lse, token);
 }
 

@@ -261,4 +261,20 @@ __device__ inline unsigned long long block_sum(SearchShared& shared, unsigned lo
   return shared.sum;
 }
 
+// The sum over all threads of the CTA in a fixed order, in every thread.
+using BlockSums = double[kFinishThreads / 32];
+__device__ inline double block_sum(BlockSums& shared, double mine) {
+  mine = sum_of_lanes(mine);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    shared[threadIdx.x / 32] = mine;
+  }
+  __syncthreads();
+  double sum = 0.0;
+  for (const double part : shared) {
+    sum += part;
+  }
+  return sum;
+}
+
 }  // namespace warprow::cuda

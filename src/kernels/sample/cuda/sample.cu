@@ -59,7 +59,6 @@ void sample(Stream& stream, const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];
   check_sample_shapes(args);
-  WR_CHECK(args.draft_at.empty(), "no kernel verifies drafts by ratio");
   WR_CHECK_LE(args.top_ids.shape[1], kMaxKeys / 2);
   WR_CHECK_EQ(args.logits.stride[1], 1);
   WR_CHECK_LE(vocab, kMaxVocab);

@@ -32,11 +32,12 @@ struct RowPlan {
   bool too_short;  // stop ids are masked
   bool lists;      // allowed ids, bad words or biases
   bool processed;  // logprobs are of the logits after all rules
+  int32_t draft;   // behind the logits, which the draw verifies; negative: none
 
   // Whether logits differ from the raw ones.
   __device__ bool changed() const { return penalties || too_short || lists; }
   // Whether the changed logits are needed after the scan.
-  __device__ bool kept() const { return cut() || processed; }
+  __device__ bool kept() const { return cut() || processed || draft >= 0; }
   // A random row that draws from a subset of its tokens.
   __device__ bool cut() const { return random && (top_k > 0 || top_p < 1.0F || min_p > 0.0F); }
   // The top_k tokens fit into a CTA's list, so no draw from all tokens is needed.
@@ -58,6 +59,7 @@ __device__ inline int32_t params_row(const SampleArgs& args, int64_t i) {
 
 __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64_t i) {
   RowPlan plan{};
+  plan.draft = -1;
   if (!args.given.empty()) {
     plan.divisor = 1.0F;
     plan.top_p = 1.0F;
@@ -72,6 +74,11 @@ __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64
   plan.position = args.logit_pos(i);
   plan.random = (rules & kSampleRandom) != 0 && !is_greedy(p.temperature);
   plan.divisor = effective_temperature(p.temperature);
+  if (plan.random && !args.draft_at.empty()) {
+    const int32_t place = args.draft_at(i);
+    const int32_t draft = place < 0 ? -1 : args.drafts.tokens[place];
+    plan.draft = draft < args.logits.shape[1] ? draft : -1;
+  }
   const bool may_cut = (rules & kSampleCut) != 0;
   plan.top_k = may_cut && p.top_k > 0 && p.top_k < args.logits.shape[1] ? p.top_k : 0;
   plan.top_p = may_cut ? p.top_p : 1.0F;
@@ -93,7 +100,7 @@ __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64
 }
 
 __device__ inline RandomKey draw_key(const SampleArgs& args, const RowPlan& plan) {
-  return {args.params(plan.row).seed, static_cast<uint32_t>(plan.position), RandomPurpose::kSample};
+  return {args.params(plan.row).seed, static_cast<uint32_t>(plan.position), args.purpose};
 }
 
 // A row of logits, which is read by fours if its address allows.

@@ -25,6 +25,14 @@ SampleScratch lay_out(int64_t vocab, int64_t rows, const Take& take) {
   s.group_max = reinterpret_cast<float*>(take(groups * float_bytes));
   s.prompt_mask = reinterpret_cast<uint32_t*>(take(rows * s.mask_words * float_bytes));
   s.changed = reinterpret_cast<float*>(take(rows * s.changed_stride * float_bytes));
+  const auto take_rows = [&]<typename T>(T*& array) {
+    array = reinterpret_cast<T*>(take(rows * static_cast<int64_t>(sizeof(T))));
+  };
+  take_rows(s.drafts.positions);
+  take_rows(s.drafts.tokens);
+  take_rows(s.drafts.logprobs);
+  take_rows(s.drafts.ranks);
+  take_rows(s.drafts.errors);
   return s;
 }
 

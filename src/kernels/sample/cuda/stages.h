@@ -44,13 +44,23 @@ struct TileMasses {
   uint64_t before[kTested];
 };
 
+// What draw_drafts has for each row beside a draw's arrays.
+struct DraftScratch {
+  int32_t* positions;  // [rows], like the others
+  int32_t* tokens;
+  float* logprobs;
+  int32_t* ranks;
+  int32_t* errors;
+};
+
 struct SampleScratch {
   TileResult* tiles;      // [rows, num_tiles]
   TileMasses* masses;     // [rows, num_tiles]
   float* raw_group_max;   // [rows, num_tiles * kTileThreads]  rows with logprobs
   float* group_max;       // [rows, num_tiles * kTileThreads]  random rows with a cut
   uint32_t* prompt_mask;  // [rows, mask_words]  rows with a repetition penalty
-  float* changed;         // [rows, changed_stride]  cut or processed rows with changed logits
+  float* changed;         // [rows, changed_stride]  RowPlan::kept rows with changed logits
+  DraftScratch drafts;
   int32_t num_tiles;
   int32_t mask_words;
   int64_t changed_stride;

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/sample/cuda/row_search.cuh"
+#include "kernels/sample/rules/min_p.h"
 
 #include <cstdint>
 
@@ -187,6 +188,34 @@ __device__ __noinline__ inline TokenKey kth_key(SearchShared& shared,
     }
   }
   return first;
+}
+
+// The largest key that survives min_p, top_k and top_p. Under top_p the most likely token survives, too, even if the
+// rounding of masses excludes it.
+__device__ inline TokenKey last_survivor(SearchShared& shared,
+                                         const SearchRow& row,
+                                         const RowPlan& plan) {
+  float lower = std::numeric_limits<float>::lowest();  // -inf never survives
+  if (plan.min_p > 0.0F) {
+    lower = fmaxf(lower, min_p_threshold(row.max, plan.min_p));
+  }
+  TokenKey last = token_key(lower, row.logits.vocab - 1);
+  if (plan.top_k > 0) {
+    last = kth_key(shared, row, lower, plan.top_k);
+  }
+  if (plan.top_p < 1.0F) {
+    // Binary search for the first key whose mass reaches the target. It may be the most likely token's key.
+    const double target =
+        static_cast<double>(plan.top_p) * static_cast<double>(mass_up_to(shared, row, last));
+    TokenKey first = token_key(row.max, 0);
+    while (first < last) {
+      const TokenKey middle = first + (last - first) / 2;
+      const bool enough = static_cast<double>(mass_up_to(shared, row, middle)) >= target;
+      first = enough ? first : middle + 1;
+      last = enough ? middle : last;
+    }
+  }
+  return last;
 }
 
 }  // namespace warprow::cuda
