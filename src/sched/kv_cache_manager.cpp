@@ -21,6 +21,7 @@ constexpr int32_t kCheckpointDistance = 256;
 
 KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
     : enable_prefix_caching_(limits.enable_prefix_caching),
+      lookahead_(limits.lookahead),
       token_pages_(limits.token_pages),
       pool_(spec.num_blocks, limits.fence_freed_blocks),
       pages_(limits.token_pages.num_pages) {
@@ -247,7 +248,7 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
   }
   append_pages(kv, admission.num_known, admission.row, out);
   if (num_state_pages_ > 0) {
-    kv.prefill_len = admission.num_known;
+    kv.prefill_len = admission.num_known - lookahead_;
     kv.checkpoint_at = -kCheckpointDistance;
     kv.loans_on_row = true;  // cells of another request
     plan_states(kv, admission.num_hit, admission.num_tokens, admission.row, out);
@@ -285,12 +286,13 @@ bool KvCacheManager::leaves_checkpoint(const RequestKv& kv,
   return at == last_block_end(kv.prefill_len) || at - kv.checkpoint_at >= kCheckpointDistance;
 }
 
-// Prepares the tables of state groups for a step that computes the tokens [num_computed, num_tokens).
+// Prepares the tables of state groups for a step that computes the tokens [num_computed, num_tokens - lookahead_).
 void KvCacheManager::plan_states(
     RequestKv& kv, int32_t num_computed, int32_t num_tokens, RowId row, SchedulerOutput& out) {
-  const bool leaves = leaves_checkpoint(kv, num_computed, num_tokens);
+  const int32_t end = num_tokens - lookahead_;
+  const bool leaves = leaves_checkpoint(kv, num_computed, end);
   if (leaves) {
-    kv.checkpoint_at = last_block_end(num_tokens);
+    kv.checkpoint_at = last_block_end(end);
     kv.leaves_start = kv.checkpoint_at == num_computed;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -309,7 +311,7 @@ void KvCacheManager::plan_states(
   }
   kv.has_loans = kv.has_loans || leaves;
   kv.loans_on_row = kv.has_loans;
-  kv.states_until = num_tokens <= kv.prefill_len ? num_tokens : RequestKv::kNever;
+  kv.states_until = end <= kv.prefill_len ? num_tokens : RequestKv::kNever;
 }
 
 void KvCacheManager::return_loans(RequestKv& kv, int64_t step) {
@@ -377,7 +379,7 @@ bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, Schedule
   }
   append_pages(kv, num_tokens, row, out);
   if (num_tokens > kv.states_until) {
-    plan_states(kv, kv.states_until, num_tokens, row, out);
+    plan_states(kv, kv.states_until - lookahead_, num_tokens, row, out);
   }
   refresh_marks(kv);
   return true;

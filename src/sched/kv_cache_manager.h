@@ -36,7 +36,7 @@ struct RequestKv {
   int32_t capacity = 0;           // tokens that the blocks of every group, and the pages, can hold
   int32_t window_at = kNever;     // computed tokens at which the next block leaves a window
   int32_t cache_at = kNever;      // confirmed tokens at which the next block is full
-  int32_t states_until = kNever;  // computed tokens for which the tables of state groups are right
+  int32_t states_until = kNever;  // tokens for which the tables of state groups are right
   int32_t checkpoint_at = 0;      // tokens before the last checkpoint that it left
   int32_t prefill_len = 0;        // at admission
   bool has_loans = false;         // its tables name a checkpoint, or a state to start from
@@ -77,6 +77,9 @@ class KvCacheManager {
     bool enable_prefix_caching = true;
     bool fence_freed_blocks = false;
     bool copies_blocks = false;  // the workers can copy blocks
+    // Tokens behind a step's own that a drafter needs room for. All num_tokens and num_known contain them; states end in
+    // front of them.
+    int32_t lookahead = 0;
   };
 
   // What admit() needs to give a request its row.
@@ -194,6 +197,7 @@ class KvCacheManager {
   int32_t checkpoint_unit_ = 1;
   int32_t shared_prefix_ = 0;
   bool enable_prefix_caching_;
+  int32_t lookahead_;
   bool copies_tails_ = false;
   TokenPages token_pages_;
   BlockPool pool_;

@@ -96,6 +96,35 @@ TEST(Mtp, AHitAtTheEdgeOfABlockWithAnotherNextToken) {
   test::expect_answers_after_a_hit_at_an_edge(mtp_options(files, 3), mtp_target_options(files));
 }
 
+// A draft's room behind a prompt's tokens does not move the checkpoint of the states: at each distance from a block's end.
+TEST(Mtp, APrefixFromACheckpointOfTheStates) {
+  const MtpFiles files(MtpFamily::kQwen35);
+  const RigOptions plain = mtp_target_options(files);
+  RigOptions options = mtp_options(files, 3);
+  options.config.enable_prefix_caching = true;
+  test::ModelRig without(plain);
+  test::ModelRig with(options);
+  for (uint64_t id = 1; id <= 34; ++id) {
+    Request request;
+    request.id = id;
+    // The odd ones leave checkpoints, the even ones begin with the same tokens.
+    const auto length = static_cast<int32_t>(28 + (id - 1) / 2);
+    for (int32_t i = 0; i < length; ++i) {
+      request.prompt.push_back((i * i + 3 * length) % 60);
+    }
+    for (int32_t i = 0; i < 9 && id % 2 == 0; ++i) {
+      request.prompt.push_back(5 + 3 * i);
+    }
+    request.max_tokens = 12;
+    for (test::ModelRig* rig : {&without, &with}) {
+      rig->add(request);
+      rig->run();
+    }
+    EXPECT_EQ(with.results().at(id).tokens, without.results().at(id).tokens) << length;
+  }
+  EXPECT_GT(with.scheduler().stats().num_prefix_hit_tokens, 17 * 16);
+}
+
 TEST(Mtp, ThePlanCountsTheLayer) {
   const MtpFiles files(MtpFamily::kGlm4Moe);
   const ModelPlan without =

@@ -35,9 +35,15 @@ std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
 }
 
 struct Cache {
-  Cache(std::vector<KvGroupSpec> groups, int32_t num_blocks, int32_t max_step_tokens = 1024)
+  Cache(std::vector<KvGroupSpec> groups,
+        int32_t num_blocks,
+        int32_t max_step_tokens = 1024,
+        int32_t lookahead = 0)
       : manager({std::move(groups), num_blocks},
-                {max_step_tokens, 1024, all_token_pages(1024, 16, 1024), true, false}) {}
+                {.max_step_tokens = max_step_tokens,
+                 .max_row_len = 1024,
+                 .token_pages = all_token_pages(1024, 16, 1024),
+                 .lookahead = lookahead}) {}
 
   // A request that computes all its tokens in one step.
   bool enter(RequestKv& kv, const std::vector<TokenId>& tokens) {
@@ -249,6 +255,33 @@ TEST(KvCacheManager, ACheckpointOfAState) {
   cache.manager.return_loans(second, 2);
   EXPECT_EQ(cache.manager.pool().num_refs(BlockId{6}), 0);
   EXPECT_EQ(second.tables[1].blocks[4], kNullBlock);
+}
+
+// Room for drafts behind a step's tokens: checkpoints lie where they do without it.
+TEST(KvCacheManager, RoomForDraftsDoesNotMoveACheckpoint) {
+  constexpr int32_t kLookahead = 3;
+  Cache cache({full_group(16), state_group(16, 1)}, 32, 1024, kLookahead);
+  const std::vector<TokenId> tokens = tokens_from(0, 47);
+  RequestKv kv;
+  cache.manager.init(kv, {}, 47 + kLookahead);
+  ASSERT_EQ(cache.manager.find_prefix(kv, tokens, 46), 0);
+  ASSERT_TRUE(cache.manager.admit(kv, {kRow, 0, 31 + kLookahead, 47 + kLookahead}, cache.out));
+  EXPECT_EQ(kv.checkpoint_at, 16);  // not 32
+  cache.manager.return_loans(kv, 1);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.grow(kv, 47 + kLookahead, kRow, cache.out));
+  EXPECT_EQ(kv.checkpoint_at, 32);  // not 48
+  EXPECT_FALSE(cells_of(cache.out, 1).empty());
+  cache.manager.return_loans(kv, 2);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.grow(kv, 48 + kLookahead, kRow, cache.out));
+  const std::vector<int32_t> cells = cells_of(cache.out, 1);  // forget the checkpoint
+  ASSERT_EQ(cells.size(), 3);
+  EXPECT_EQ(cells[1], 0);
+  cache.manager.cache_full_blocks(kv, tokens, 47);
+  RequestKv again;
+  cache.manager.init(again, {}, 47 + kLookahead);
+  EXPECT_EQ(cache.manager.find_prefix(again, tokens, 46), 32);
 }
 
 // A chunk that starts at the prompt's last block end leaves the state that it starts from and writes other pages.
