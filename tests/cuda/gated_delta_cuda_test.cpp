@@ -41,11 +41,13 @@ class GatedDeltaCuda : public CudaTest {
     return {layer, num_states, poisoned<float>(static_cast<size_t>(sizes.num_floats()))};
   }
 
-  // The outputs of a step on the GPU, part after part. Two tokens of padding follow, with NaN as inputs.
+  // The outputs of a step on the GPU, part after part. Two tokens of padding follow, with NaN as inputs. num_sampled, by part:
+  // the last three tokens of a part with one are drafts, of which one less than it are accepted; 0: it has no drafts.
   std::vector<float> run(const States& states,
                          const std::vector<DeltaPart>& parts,
                          DType dtype,
-                         bool by_key_head = false) {
+                         bool by_key_head = false,
+                         std::vector<int32_t> num_sampled = {}) {
     const DeltaLayer& layer = states.layer;
     const DeltaStep step(layer, parts, by_key_head);
     const int64_t toks = step.num_toks();
@@ -76,8 +78,18 @@ class GatedDeltaCuda : public CudaTest {
     args.pages.table = {
         upload(states.cells), upload(states.begins), static_cast<int32_t>(states.cells.size()), 1};
     args.out = poisoned_act(dtype, padded, layer.shape.value_size());
+    if (!num_sampled.empty()) {
+      args.cu_num_logits = make_view<const int32_t>(
+          upload(test::delta_logits(step.num_rows(), num_sampled)), step.num_rows() + 1);
+    }
     gated_delta(stream(), args);
     std::vector<float> out = download_act(args.out);
+    if (!num_sampled.empty()) {
+      num_sampled.resize(static_cast<size_t>(step.num_rows()));
+      args.qkvz = in.columns(0, layer.shape.num_channels());
+      args.num_sampled = make_view<const int32_t>(upload(num_sampled), step.num_rows());
+      gated_delta(stream(), args);
+    }
     out.resize(static_cast<size_t>(toks * layer.shape.value_size()));
     return out;
   }
@@ -214,6 +226,25 @@ TEST_F(GatedDeltaCuda, ARowStartsFromACheckpoint) {
         EXPECT_EQ(run(states, {{&sequence, 1, kept, toks - kept}}, DType::kF32), last) << toks;
       }
       EXPECT_NE(run(states, {{&other, 1, kept, toks - kept}}, DType::kF32), last);
+    }
+  }
+}
+
+// Rows beside each other, and the right tokens' outputs those of the sequence without drafts.
+TEST_F(GatedDeltaCuda, OnlyAcceptedDraftsEnterTheState) {
+  for (const GatedDeltaShape& shape : kShapes) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const DeltaLayer layer(shape);
+      arena().reset();
+      States states = states_of(layer, 4);
+      for (int32_t row = 0; row < 4; ++row) {
+        states.set_row(row, row, -1, -1);
+      }
+      const auto step = [&](const std::vector<DeltaPart>& parts,
+                            const std::vector<int32_t>& num_sampled) {
+        return run(states, parts, dtype, false, num_sampled);
+      };
+      test::expect_only_accepted_drafts(layer, step);
     }
   }
 }

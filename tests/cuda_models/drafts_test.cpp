@@ -3,6 +3,8 @@
 // steps.
 #include "tests/cuda_models/known_drafts_cuda.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/mtp_case.h"
+#include "tests/support/random_hybrid.h"
 #include "tests/support/random_model.h"
 #include "tests/support/rig_grammars.h"
 #include "tests/support/rig_rules.h"
@@ -21,6 +23,7 @@ namespace {
 using test::DraftKind;
 using test::KnownDrafts;
 using test::ModelRig;
+using test::RandomHybrid;
 using test::RandomModel;
 using test::RigOptions;
 using test::RigResult;
@@ -107,10 +110,23 @@ class CudaDrafts : public ::testing::Test {
     }
   }
 
+  // drafter(num_drafts, adaptive): a configuration in place of n-grams.
+  using Drafter = std::function<std::string(int32_t num_drafts, bool adaptive)>;
+
   static void expect_same_tokens(const RandomModel& model, const std::string& backend) {
     const test::TempDir dir;
+    const std::string path = model.write(dir);
+    expect_same_tokens(path, model.vocab_size, backend, [&](int32_t num_drafts, bool adaptive) {
+      return test::draft_model_config(path, num_drafts, adaptive);
+    });
+  }
+  static void expect_same_tokens(const std::string& path,
+                                 int32_t vocab_size,
+                                 const std::string& backend,
+                                 const Drafter& drafter,
+                                 bool drafter_is_right = true) {
     RigOptions base;
-    base.config.model = model.write(dir);
+    base.config.model = path;
     base.config.device = "cuda";
     base.config.attention_backend = backend;
     base.config.batch_invariant = true;
@@ -120,7 +136,7 @@ class CudaDrafts : public ::testing::Test {
     base.config.max_num_batched_tokens = 128;
     base.config.enable_prefix_caching = false;
     const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
-    const std::vector<Request> requests = make_requests(model.vocab_size);
+    const std::vector<Request> requests = make_requests(vocab_size);
     const auto run = [&](ModelRig& rig) -> std::map<uint64_t, RigResult>& {
       for (const Request& request : requests) {
         test::add_request(rig, request, &grammar);
@@ -157,9 +173,9 @@ class CudaDrafts : public ::testing::Test {
         for (const bool by_model : {false, true}) {
           SCOPED_TRACE(axis.name + (adaptive ? "_adaptive" : "") + (by_model ? "_by_model" : ""));
           RigOptions options = base;
-          options.config.speculative_config =
-              by_model ? test::draft_model_config(base.config.model, axis.num_drafts, adaptive)
-                       : test::ngram_config(axis.num_drafts, adaptive);
+          options.config.speculative_config = by_model
+                                                  ? drafter(axis.num_drafts, adaptive)
+                                                  : test::ngram_config(axis.num_drafts, adaptive);
           axis.set(options.config);
           ModelRig rig(options);
           for (const auto& [id, result] : run(rig)) {
@@ -167,7 +183,7 @@ class CudaDrafts : public ::testing::Test {
           }
           const SchedulerStats stats = rig.scheduler().stats();
           EXPECT_GT(stats.num_drafted_tokens + stats.num_undrafted, 0);
-          EXPECT_TRUE(adaptive || stats.num_accepted_tokens > 0);
+          EXPECT_TRUE(adaptive || stats.num_accepted_tokens > 0 || (by_model && !drafter_is_right));
           rig.scheduler().check_invariants();
         }
       }
@@ -179,6 +195,26 @@ TEST_F(CudaDrafts, SameTokensWithNativeAttention) { expect_same_tokens({.seed = 
 TEST_F(CudaDrafts, SameTokensWithFlashInfer) { expect_same_tokens({.seed = 21}, "flashinfer"); }
 TEST_F(CudaDrafts, SameTokensOfWindows) {
   expect_same_tokens({.family = "mistral", .window = 32, .seed = 23}, "native");
+}
+
+// Layers with a state, which drafts enter once they are accepted: dense, and with experts. The model's own layer drafts, too.
+TEST_F(CudaDrafts, SameTokensOfHybrids) {
+  for (const RandomHybrid& model : {RandomHybrid{.mtp = true, .seed = 25},
+                                    RandomHybrid{.num_experts = 16,
+                                                 .num_chosen = 4,
+                                                 .key_dim = 128,
+                                                 .value_dim = 128,
+                                                 .mtp = true,
+                                                 .seed = 26}}) {
+    SCOPED_TRACE(model.num_experts);
+    const test::TempDir dir;
+    expect_same_tokens(
+        model.write(dir),
+        model.vocab_size,
+        "native",
+        [](int32_t num_drafts, bool adaptive) { return test::mtp_config(num_drafts, adaptive); },
+        /*drafter_is_right=*/false);
+  }
 }
 
 // A model that drafts for itself, with the same bits in forwards of one token and of many.

@@ -121,11 +121,7 @@ class States : public DeltaCells {
     args.gates = gates.data();
     args.scratch = scratch.data();
     args.out = make_view(out.data(), toks, s.value_size());
-    std::vector<int32_t> cu_logits{0};
-    for (size_t i = 0; i < static_cast<size_t>(step.num_rows()); ++i) {
-      const bool drafts = i < num_sampled.size() && num_sampled[i] > 0;
-      cu_logits.push_back(cu_logits.back() + (drafts ? 4 : 1));
-    }
+    const std::vector<int32_t> cu_logits = test::delta_logits(step.num_rows(), num_sampled);
     std::vector<float> drafts_in = step.in;  // before they are overwritten
     if (!num_sampled.empty()) {
       args.cu_num_logits = make_view<const int32_t>(cu_logits.data(), step.num_rows() + 1);
@@ -206,48 +202,17 @@ TEST(GatedDelta, ARowStartsFromACheckpoint) {
   EXPECT_NE(states.run(cpu, {{&other, 1, 20, 1}}), last);
 }
 
-// Steps of one token and three drafts, of which the first none to three are right. The outputs of the right tokens are those of
-// the sequence without drafts, also behind a step without drafts, and beside a row with a part of a prompt.
 TEST(GatedDelta, OnlyAcceptedDraftsEnterTheState) {
   CpuHarness cpu(2);
   const DeltaLayer layer = layer_of();
-  constexpr int64_t kToks = 40;
-  const DeltaSequence truth(layer, kToks, 5);
-  const DeltaSequence wrong(layer, kToks, 9);
-  const DeltaSequence prompt(layer, kToks, 7);
-  States whole(layer, 1);
-  whole.set_row(0, 0, -1, -1);
-  const std::vector<float> expected = whole.run(cpu, {{&truth, 0, 0, kToks}});
-  const std::vector<float> of_prompt = whole.run(cpu, {{&prompt, 0, 0, kToks}});
-  const auto width = static_cast<size_t>(layer.shape.value_size());
-  States states(layer, 2);
-  states.set_row(0, 0, -1, -1);
-  states.set_row(1, 1, -1, -1);
-  std::vector<float> out = states.run(cpu, {{&truth, 0, 0, 6}});
-  std::vector<float> beside;
-  int64_t prompt_toks = 0;
-  const int32_t accepted[] = {0, 3, -1, 2, 1, -1, 3, 3, -1, 0, 2};  // -1: a step without drafts
-  for (const int32_t right : accepted) {
-    const auto at = static_cast<int64_t>(out.size() / width);
-    DeltaSequence mixed = truth;  // wrong behind the right drafts
-    const auto begin = [&](int64_t size) { return (at + 1 + std::max(right, 0)) * size; };
-    std::copy(wrong.in.begin() + begin(layer.in_size()),
-              wrong.in.end(),
-              mixed.in.begin() + begin(layer.in_size()));
-    std::copy(wrong.ba.begin() + begin(layer.ba_size()),
-              wrong.ba.end(),
-              mixed.ba.begin() + begin(layer.ba_size()));
-    const int64_t toks = right < 0 ? 1 : 4;
-    const std::vector<float> step = states.run(
-        cpu, {{&mixed, 0, at, toks}, {&prompt, 1, prompt_toks, 3}}, false, {right + 1, 0});
-    const auto kept = static_cast<int64_t>(width) * (1 + std::max(right, 0));
-    out.insert(out.end(), step.begin(), step.begin() + kept);
-    beside.insert(beside.end(), step.begin() + toks * static_cast<int64_t>(width), step.end());
-    prompt_toks += 3;
+  States states(layer, 4);
+  for (int32_t row = 0; row < 4; ++row) {
+    states.set_row(row, row, -1, -1);
   }
-  ASSERT_LE(out.size(), expected.size());
-  EXPECT_TRUE(std::equal(out.begin(), out.end(), expected.begin()));
-  EXPECT_TRUE(std::equal(beside.begin(), beside.end(), of_prompt.begin()));
+  test::expect_only_accepted_drafts(
+      layer, [&](const std::vector<DeltaPart>& parts, const std::vector<int32_t>& num_sampled) {
+        return states.run(cpu, parts, false, num_sampled);
+      });
 }
 
 TEST(SigmoidMul, GatesEachElement) {

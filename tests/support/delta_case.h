@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 namespace warprow::test {
 
 // One gated delta net, and where its rows' states lie: in scattered pages.
@@ -145,6 +147,56 @@ inline GatedDeltaArgs delta_args(const DeltaLayer& layer, bool by_key_head) {
   args.pages.num_pages = layer.num_pages;
   args.pages.unit = DeltaLayer::kUnit;
   return args;
+}
+
+// cu_num_logits of a step: a row with num_sampled has three drafts.
+inline std::vector<int32_t> delta_logits(int64_t num_rows,
+                                         const std::vector<int32_t>& num_sampled) {
+  std::vector<int32_t> logits{0};
+  for (size_t i = 0; i < static_cast<size_t>(num_rows); ++i) {
+    const bool drafts = i < num_sampled.size() && num_sampled[i] > 0;
+    logits.push_back(logits.back() + (drafts ? 4 : 1));
+  }
+  return logits;
+}
+
+// Steps of one token and three drafts, of which the first none to three are right. The outputs of the right tokens are those of
+// the sequence without drafts, also behind a step without drafts, and beside a row with a part of a prompt. step(parts,
+// num_sampled) runs one; rows 0 to 3 have states of their own.
+template <typename Step>
+void expect_only_accepted_drafts(const DeltaLayer& layer, const Step& step) {
+  constexpr int64_t kToks = 40;
+  const DeltaSequence truth(layer, kToks, 5);
+  const DeltaSequence wrong(layer, kToks, 9);
+  const DeltaSequence prompt(layer, kToks, 7);
+  const std::vector<float> expected = step({{&truth, 2, 0, kToks}}, {});
+  const std::vector<float> of_prompt = step({{&prompt, 3, 0, kToks}}, {});
+  const auto width = static_cast<size_t>(layer.shape.value_size());
+  std::vector<float> out = step({{&truth, 0, 0, 6}}, {});
+  std::vector<float> beside;
+  int64_t prompt_toks = 0;
+  const int32_t accepted[] = {0, 3, -1, 2, 1, -1, 3, 3, -1, 0, 2};  // -1: a step without drafts
+  for (const int32_t right : accepted) {
+    const auto at = static_cast<int64_t>(out.size() / width);
+    DeltaSequence mixed = truth;  // wrong behind the right drafts
+    const auto begin = [&](int64_t size) { return (at + 1 + std::max(right, 0)) * size; };
+    std::copy(wrong.in.begin() + begin(layer.in_size()),
+              wrong.in.end(),
+              mixed.in.begin() + begin(layer.in_size()));
+    std::copy(wrong.ba.begin() + begin(layer.ba_size()),
+              wrong.ba.end(),
+              mixed.ba.begin() + begin(layer.ba_size()));
+    const int64_t toks = right < 0 ? 1 : 4;
+    const std::vector<float> got =
+        step({{&mixed, 0, at, toks}, {&prompt, 1, prompt_toks, 3}}, {right + 1, 0});
+    const auto kept = static_cast<int64_t>(width) * (1 + std::max(right, 0));
+    out.insert(out.end(), got.begin(), got.begin() + kept);
+    beside.insert(beside.end(), got.begin() + toks * static_cast<int64_t>(width), got.end());
+    prompt_toks += 3;
+  }
+  ASSERT_LE(out.size(), expected.size());
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), expected.begin()));
+  EXPECT_TRUE(std::equal(beside.begin(), beside.end(), of_prompt.begin()));
 }
 
 }  // namespace warprow::test

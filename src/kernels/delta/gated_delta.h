@@ -74,7 +74,7 @@ struct StatePages {
 //   its tokens starts from zeros. Rows past the step's have row -1. Results of padding tokens are undefined. The state
 //   behind a row's last token that is no draft is stored in its own pages, and the state at the last multiple of unit before
 //   that token in the checkpoint's, if the step passes it. With num_sampled the tokens are the accepted drafts of a step, as
-//   qkvz and ba had them there, without z: they enter the stored states, in a call behind the step's; out is scratch. CPU.
+//   qkvz and ba had them there, without z: they enter the stored states, in a call behind the step's; out is scratch.
 // Origin: Yang et al., "Gated Delta Networks", 2024.
 struct GatedDeltaArgs {
   GatedDeltaShape shape;
@@ -91,7 +91,7 @@ struct GatedDeltaArgs {
   View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
   View<const int32_t, 1> seq_lens;         // [max_num_seqs]
   int32_t num_decode_rows = 0;             // the first rows, which have a token each; CUDA
-  // CPU: AttentionBatch's; empty: there are no drafts. And [max_num_seqs] or empty: 1 + the accepted drafts of a row with drafts.
+  // AttentionBatch's; empty: there are no drafts. And [max_num_seqs] or empty: 1 + the accepted drafts of a row with drafts.
   View<const int32_t, 1> cu_num_logits = {};
   View<const int32_t, 1> num_sampled = {};
   StatePages pages;

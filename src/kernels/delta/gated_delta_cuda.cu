@@ -22,6 +22,8 @@
 //   recurrence on 16 columns of the matrix, then warps norm the outputs. In a warp eight groups of lanes share the keys and
 //   four the columns. A few rows with many tokens would leave most SMs without work: on Hopper a cluster of four CTAs
 //   divides the columns of a head, with 8 in a warp, and its CTAs exchange outputs through shared memory.
+// Drafts: the state behind the last token that is none is stored on the way, as a checkpoint is. For the accepted ones the
+//   same code runs again without outputs; its CTAs then take several rows, as most have none.
 // State: for each value head the last inputs of its own channels [conv_len - 1, 2 * key_dim + value_dim], queries, keys and
 //   values, then its matrix. Value heads of one key head each have that head's inputs, so CTAs share nothing.
 // Bytes moved: a row's state twice, once a step; qkvz of a key head once for each of its value heads.
@@ -61,8 +63,11 @@ struct Params {
   const int32_t* idx_mapping;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
+  const int32_t* cu_num_logits;  // null: there are no drafts
+  const int32_t* num_sampled;    // null: a step; else its accepted drafts
   StatePages pages;
   int32_t first_row;
+  int32_t num_rows;
   T* out;
   int64_t out_stride;
 };
@@ -72,6 +77,7 @@ struct Row {
   int32_t first_tok;
   int32_t num_toks;
   int32_t num_before;  // of these, tokens before the checkpoint; 0: none is kept
+  int32_t num_stored;  // of these, tokens behind which the state is stored; the others are drafts
   const int32_t* own;  // [num_pages] each
   const int32_t* kept;
   const int32_t* start;  // null: zeros
@@ -90,6 +96,19 @@ __device__ __forceinline__ Row row_of(const Params<T>& a, int batch_idx, int32_t
   row.start = computed <= 0 ? nullptr : given[0] != 0 ? given : row.own;
   const int32_t checkpoint = (end - 1) / a.pages.unit * a.pages.unit;
   row.num_before = row.kept[0] != 0 ? max(0, checkpoint - computed) : 0;
+  row.num_stored = row.num_toks;
+  if (a.cu_num_logits == nullptr) {
+    return row;
+  }
+  const int32_t drafts = max(0, a.cu_num_logits[batch_idx + 1] - a.cu_num_logits[batch_idx] - 1);
+  row.num_stored -= drafts;
+  if (a.num_sampled != nullptr) {
+    row.first_tok += row.num_stored;
+    row.num_toks = min(max(0, a.num_sampled[batch_idx] - 1), drafts);
+    row.num_stored = row.num_toks;
+    row.num_before = 0;
+    row.start = row.own;
+  }
   return row;
 }
 
@@ -325,7 +344,8 @@ __device__ __forceinline__ void convolve(const Params<T>& a,
                                          int parts,
                                          KeyTile<kKeys>& keys,
                                          ValueTile<kWidth>& values) {
-  if (!channels.any) {
+  // The inputs of accepted drafts have no gate of an output.
+  if (!channels.any || (channels.gate && a.num_sampled != nullptr)) {
     return;
   }
   const T* x = a.qkvz + tok * a.qkvz_stride + channels.column;
@@ -549,9 +569,7 @@ struct Place {
   Row row;
 
   // Returns false for a row of padding.
-  __device__ __forceinline__ bool find(const Params<T>& a, int of_head) {
-    // The last rows of a batch have the most tokens.
-    const int batch_idx = a.first_row + static_cast<int>(gridDim.y - 1 - blockIdx.y);
+  __device__ __forceinline__ bool find(const Params<T>& a, int of_head, int batch_idx) {
     const int32_t index = a.idx_mapping[batch_idx];
     if (index < 0) {
       return false;
@@ -580,7 +598,9 @@ struct Place {
   }
   // Tokens of the tile that begins behind `done` ones.
   [[nodiscard]] __device__ __forceinline__ int tile_toks(int done) const {
-    const int limit = done < row.num_before ? row.num_before : row.num_toks;
+    const int limit = done < row.num_before   ? row.num_before
+                      : done < row.num_stored ? row.num_stored
+                                              : row.num_toks;
     return min(kTile, limit - done);
   }
   // Whether the state behind `done` tokens is the checkpoint.
@@ -588,6 +608,12 @@ struct Place {
     return done > 0 && done == row.num_before;
   }
 };
+
+// The batch_idx of a CTA that has one row. The last rows of a batch have the most tokens.
+template <typename T>
+__device__ __forceinline__ int row_of_cta(const Params<T>& a) {
+  return a.first_row + static_cast<int>(gridDim.y - 1 - blockIdx.y);
+}
 
 // The convolution's weights of a thread's channels, that of the latest input first.
 template <typename T>
@@ -605,20 +631,25 @@ __device__ __forceinline__ void load_weights(const Params<T>& a,
   }
 }
 
-template <typename T, int kKeys>
-__global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
-    const __grid_constant__ Params<T> a) {
+template <int kKeys>
+struct HeadShared {
+  KeyTile<kKeys> keys;
+  ValueTile<128> values;
+  HeadConstants constants;
+};
+
+// A head of a row. wait(): before what earlier kernels of the step write.
+template <typename T, int kKeys, typename Wait>
+__device__ __forceinline__ void advance_head(const Params<T>& a,
+                                             const Place<T>& place,
+                                             HeadShared<kKeys>& shared,
+                                             const Wait& wait) {
   constexpr int kColumns = 4;  // of a lane
   constexpr int kWarpColumns = 4 * kColumns;
-  __shared__ __align__(16) KeyTile<kKeys> keys;
-  __shared__ __align__(16) ValueTile<128> values;
-  __shared__ HeadConstants constants;
   const GatedDeltaShape& s = a.shape;
-  Place<T> place;
-  if (!place.find(a, static_cast<int>(blockIdx.x))) {
-    pdl_wait();
-    return;
-  }
+  HeadConstants& constants = shared.constants;
+  KeyTile<kKeys>& keys = shared.keys;
+  ValueTile<128>& values = shared.values;
   place.bring(a, constants);
   const Row& row = place.row;
   const int32_t* start = row.start == nullptr ? nullptr : constants.start;
@@ -638,8 +669,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
   float2 weight[kTaps] = {};
   load_weights(a, channels, weight);
   const Gates<T> gates(a, place.head);
-  pdl_wait();
-  pdl_release();
+  wait();
   const auto save = [&](const int32_t* cells) {
     if (has_columns) {
       m.save(a.pages, cells, of_columns, first_key, s.key_dim, s.value_dim);
@@ -668,16 +698,49 @@ __global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
       }
     }
     done += n;
-    if (done == row.num_toks) {
+    if (done == row.num_stored) {
       save(constants.own);
     }
     __syncthreads();
-    for (int t = warp; t < n; t += warps) {
+    for (int t = warp; t < n && a.num_sampled == nullptr; t += warps) {
       finish(a, place.head, tok + t, t, constants.norm, values, [lane](const float* of, int i) {
         return of[32 * i + lane];
       });
     }
     __syncthreads();
+  }
+}
+
+template <typename T, int kKeys>
+__global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
+    const __grid_constant__ Params<T> a) {
+  __shared__ __align__(16) HeadShared<kKeys> shared;
+  Place<T> place;
+  if (!place.find(a, static_cast<int>(blockIdx.x), row_of_cta(a))) {
+    pdl_wait();
+    return;
+  }
+  advance_head(a, place, shared, [] {
+    pdl_wait();
+    pdl_release();
+  });
+}
+
+// The accepted drafts of a step enter the states: for all rows that there may be, of which few have any.
+template <typename T, int kKeys>
+__global__ void __launch_bounds__(kMaxThreads, 2) take_accepted(
+    const __grid_constant__ Params<T> a) {
+  __shared__ __align__(16) HeadShared<kKeys> shared;
+  pdl_wait();
+  pdl_release();
+  for (auto i = static_cast<int>(blockIdx.y); i < a.num_rows; i += static_cast<int>(gridDim.y)) {
+    Place<T> place;
+    if (!place.find(a, static_cast<int>(blockIdx.x), i)) {
+      return;  // the rows of the batch come first
+    }
+    if (place.row.num_toks > 0) {
+      advance_head(a, place, shared, [] {});
+    }
   }
 }
 
@@ -697,7 +760,7 @@ advance_split_heads(const __grid_constant__ Params<T> a) {
   const GatedDeltaShape& s = a.shape;
   const int part = static_cast<int>(blockIdx.x) % kSplit;
   Place<T> place;
-  if (!place.find(a, static_cast<int>(blockIdx.x) / kSplit)) {
+  if (!place.find(a, static_cast<int>(blockIdx.x) / kSplit, row_of_cta(a))) {
     pdl_wait();
     return;
   }
@@ -717,17 +780,22 @@ advance_split_heads(const __grid_constant__ Params<T> a) {
     cluster_sync();  // the first tile is prepared
     int i = 0;
     for (int done = 0; done < row.num_toks; ++i) {
+      const auto save = [&](const int32_t* cells) {
+        m.save(a.pages, cells, of_columns, first_key, s.key_dim, s.value_dim);
+      };
       if (place.keeps(done)) {
-        m.save(a.pages, row.kept + place.first_page, of_columns, first_key, s.key_dim, s.value_dim);
+        save(row.kept + place.first_page);
       }
       const int n = place.tile_toks(done);
       for (int t = 0; t < n; ++t) {
         advance(m, keys[i % 2], values[i % 3], t, first_key, first_column, kWidth);
       }
       done += n;
+      if (done == row.num_stored) {
+        save(constants.own);
+      }
       cluster_sync();
     }
-    m.save(a.pages, constants.own, of_columns, first_key, s.key_dim, s.value_dim);
     cluster_sync();  // the last tile is finished
     return;
   }
@@ -746,6 +814,9 @@ advance_split_heads(const __grid_constant__ Params<T> a) {
   const auto prepare_tile = [&](int i, int done) {
     if (place.keeps(done)) {
       window.save(s, a.pages, row.kept + place.first_page, place.of_window, saved);
+    }
+    if (done > 0 && done == row.num_stored) {
+      window.save(s, a.pages, constants.own, place.of_window, saved);
     }
     const int n = place.tile_toks(done);
     const int64_t tok = int64_t{row.first_tok} + done;
@@ -789,25 +860,43 @@ advance_split_heads(const __grid_constant__ Params<T> a) {
     cluster_sync();
   }
   finish_tile(i + 2, before, before_toks);
-  window.save(s, a.pages, constants.own, place.of_window, saved);
+  if (row.num_stored == row.num_toks) {
+    window.save(s, a.pages, constants.own, place.of_window, saved);
+  }
   cluster_sync();
 #endif
+}
+
+int warps_of(const GatedDeltaShape& shape) {
+  return std::max(ceil_div(shape.value_dim, 16), ceil_div(shape.key_dim + shape.value_dim, 32));
 }
 
 template <typename T, int kKeys>
 void launch_heads(Stream& stream, Params<T> params, int64_t first, int64_t rows) {
   if (rows > 0) {
     const GatedDeltaShape& shape = params.shape;
-    const int warps =
-        std::max(ceil_div(shape.value_dim, 16), ceil_div(shape.key_dim + shape.value_dim, 32));
     params.first_row = static_cast<int32_t>(first);
     const dim3 grid(static_cast<unsigned>(shape.num_value_heads), static_cast<unsigned>(rows));
     launch(stream,
            "gated_delta",
-           {grid, static_cast<unsigned>(warps * 32)},
+           {grid, static_cast<unsigned>(warps_of(shape) * 32)},
            advance_heads<T, kKeys>,
            params);
   }
+}
+
+// About two CTAs for each place of a CTA on an SM; each takes every so many-th row.
+template <typename T, int kKeys>
+void launch_accepted(Stream& stream, const Params<T>& params) {
+  const GatedDeltaShape& shape = params.shape;
+  const int32_t ctas = 4 * stream.device().facts().num_sms;
+  const int32_t rows = std::clamp(ctas / shape.num_value_heads, 1, params.num_rows);
+  const dim3 grid(static_cast<unsigned>(shape.num_value_heads), static_cast<unsigned>(rows));
+  launch(stream,
+         "gated_delta",
+         {grid, static_cast<unsigned>(warps_of(shape) * 32)},
+         take_accepted<T, kKeys>,
+         params);
 }
 
 template <typename T>
@@ -831,6 +920,8 @@ bool splits_heads(const DeviceFacts& device,
 template <typename T, int kKeys>
 void launch_all(Stream& stream, const GatedDeltaArgs& args) {
   const GatedDeltaShape& shape = args.shape;
+  const int64_t toks = args.out.shape[0];
+  const int64_t rows = std::min(toks, args.idx_mapping.shape[0]);  // a row has a token at least
   const Params<T> params{.shape = shape,
                          .qkvz = static_cast<const T*>(args.qkvz.data),
                          .qkvz_stride = args.qkvz.stride,
@@ -846,12 +937,17 @@ void launch_all(Stream& stream, const GatedDeltaArgs& args) {
                          .idx_mapping = args.idx_mapping.data,
                          .query_start_loc = args.query_start_loc.data,
                          .seq_lens = args.seq_lens.data,
+                         .cu_num_logits = args.cu_num_logits.data,
+                         .num_sampled = args.num_sampled.data,
                          .pages = args.pages,
                          .first_row = 0,
+                         .num_rows = static_cast<int32_t>(rows),
                          .out = static_cast<T*>(args.out.data),
                          .out_stride = args.out.stride};
-  const int64_t toks = args.out.shape[0];
-  const int64_t rows = std::min(toks, args.idx_mapping.shape[0]);  // a row has a token at least
+  if (params.num_sampled != nullptr) {
+    launch_accepted<T, kKeys>(stream, params);
+    return;
+  }
   const int64_t decodes = std::min<int64_t>(args.num_decode_rows, rows);
   if (splits_heads(stream.device().facts(), shape, rows - decodes, toks - decodes)) {
     launch_split_heads(stream, params, decodes, rows - decodes);
@@ -872,7 +968,8 @@ void launch_of_type(Stream& stream, const GatedDeltaArgs& args) {
 void gated_delta(Stream& stream, const GatedDeltaArgs& args) {
   const GatedDeltaShape& shape = args.shape;
   WR_CHECK_EQ(args.qkvz.shape[0], args.out.shape[0]);
-  WR_CHECK_EQ(args.qkvz.shape[1], shape.num_channels() + shape.value_size());
+  WR_CHECK_EQ(args.qkvz.shape[1],
+              shape.num_channels() + (args.num_sampled.empty() ? shape.value_size() : 0));
   WR_CHECK_EQ(args.ba.shape[1], 2 * int64_t{shape.num_value_heads});
   WR_CHECK_EQ(args.out.shape[1], shape.value_size());
   WR_CHECK(args.qkvz.dtype == args.out.dtype && args.ba.dtype == args.out.dtype,
