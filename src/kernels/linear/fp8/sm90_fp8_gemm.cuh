@@ -256,6 +256,7 @@ class Multiplier {
           to = __fmaf_rn(part[i * 4 + j], __fmul_rn(of_w[j / 2], of_x[j % 2]), to);
         }
       }
+      fence_async_proxy();  // scales were read as usual memory
     } else {
 #pragma unroll
       for (int i = 0; i < kCols / 2; ++i) {

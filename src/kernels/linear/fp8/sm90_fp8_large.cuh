@@ -268,6 +268,7 @@ class Consumer {
       __syncwarp();
       // Every warp's products have read the stage when the warpgroup's have; its scales each warp reads by itself.
       if (S::kMayGroup && p_.grouped) {
+        fence_async_proxy();
         named_sync(1 + group_, 128);
       }
       release(ring.empty());
