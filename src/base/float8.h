@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/hd.h"
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +12,7 @@ namespace warprow {
 // Conversions between float32 and e4m3 (OCP 8-bit floating point, 2023: no infinities, 0x7f and 0xff are NaN).
 inline constexpr float kMaxF8E4M3 = 448.0F;
 
-inline float f8_e4m3_to_f32(uint8_t bits) {
+WR_HD inline float f8_e4m3_to_f32(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24;
   const uint32_t magnitude = bits & 0x7fU;
   if (magnitude == 0x7fU) {
@@ -21,7 +23,7 @@ inline float f8_e4m3_to_f32(uint8_t bits) {
 }
 
 // To nearest, ties to even; magnitudes above 448 become 448.
-inline uint8_t f32_to_f8_e4m3(float v) {
+WR_HD inline uint8_t f32_to_f8_e4m3(float v) {
   const auto sign = static_cast<uint8_t>(std::signbit(v) ? 0x80U : 0U);
   const float magnitude = std::fabs(v);
   if (std::isnan(v)) {

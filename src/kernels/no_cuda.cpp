@@ -23,6 +23,7 @@
 #include "kernels/heads/resize_heads.h"
 #include "kernels/kv_scales/kv_scales.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/quant/fill_quant.h"
 #include "kernels/logits/cap_logits.h"
 #include "kernels/low_rank/low_rank.h"
 #include "kernels/norm/layer_norm.h"
@@ -54,6 +55,7 @@ WR_NO_CUDA(draw_drafts, DrawDraftsArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
 WR_NO_CUDA(expert_linear, ExpertLinearArgs)
 WR_NO_CUDA(fill_mxfp4, FillMxfp4Args)
+WR_NO_CUDA(fill_quant, FillQuantArgs)
 WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)

@@ -7,6 +7,7 @@
 #include "kernels/linear/cpu/pack.h"
 #include "layers/pack_tensor.h"
 #include "layers/random_mxfp4.h"
+#include "layers/random_quant_matrix.h"
 #include "layers/rounded_matrix.h"
 #include "weights/dequantize.h"
 
@@ -85,27 +86,25 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
       dequantize_row(
           tensor.type, tensor.data + static_cast<size_t>(at) * tensor.row_bytes, out, tensor.cols);
     };
-    return rounded_matrix(QuantNumber::kF8, 128, rows, cols, row, F8Inputs::kRow);
+    return rounded_matrix(rows, cols, row);
   }
   const bool packed = config.number.has_value() && !config.ignores(spec.name);
-  const QuantNumber number = packed ? *config.number : QuantNumber::kF8;
   if (!rounds || (!packed && !quantisation_.to_fp8)) {
     return nullptr;
   }
-  const uint64_t seed = seed_of(spec.name);
+  QuantForm form;
+  form.number = packed ? *config.number : QuantNumber::kF8;
+  const bool f8 = form.number == QuantNumber::kF8;
+  const bool known_group = config.group_size == 32 || config.group_size == 64;
+  form.group = !f8 && known_group ? static_cast<int32_t>(config.group_size) : 128;
+  const bool kept = packed && config.inputs == QuantInputs::kKept;
+  form.inputs = !f8 || kept         ? F8Inputs::kNone
+                : config.has_blocks ? F8Inputs::kGroup
+                                    : F8Inputs::kRow;
   TensorSpec whole = spec;
   whole.cols = cols;
-  const float scale = dummy_scale(whole);
-  const auto row = [seed, scale, cols](int64_t at, float* out) {
-    random_run(seed, at * cols, cols, scale, out);
-  };
-  const bool known_group = config.group_size == 32 || config.group_size == 64;
-  const bool kept = packed && config.inputs == QuantInputs::kKept;
-  const F8Inputs inputs = number != QuantNumber::kF8 || kept ? F8Inputs::kNone
-                          : config.has_blocks                ? F8Inputs::kGroup
-                                                             : F8Inputs::kRow;
-  return rounded_matrix(
-      number, known_group ? static_cast<int32_t>(config.group_size) : 128, rows, cols, row, inputs);
+  return std::make_unique<RandomQuantMatrix>(
+      form, seed_of(spec.name), dummy_scale(whole), rows, cols);
 }
 
 const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) const {
@@ -380,6 +379,11 @@ void ParameterLoader::load_quantised(const PlacedSource& source,
     report(source.matrix->bytes());
     return;
   }
+  if (format_ == LoadFormat::kDummy) {
+    const auto& matrix = static_cast<const RandomQuantMatrix&>(*source.matrix);
+    quant_fills_.push_back({matrix.random(), source.part.row, source.part.col, own, dst});
+    return;
+  }
   WeightUpload upload;
   upload.dst = dst;
   upload.repack = source.form->repack;
@@ -494,6 +498,9 @@ void ParameterLoader::finish() {
   for (const cuda::FillMxfp4Args& fill : tile_fills_) {
     cuda::fill_mxfp4(stream_, fill);
   }
+  for (const cuda::FillQuantArgs& fill : quant_fills_) {
+    cuda::fill_quant(stream_, fill);
+  }
   upload_weights(stream_.device(), checkpoint_, uploads_, [this](int64_t bytes) {
     if (progress_) {
       progress_(bytes_read_ + bytes);
@@ -502,6 +509,7 @@ void ParameterLoader::finish() {
   uploads_.clear();
   fills_.clear();
   tile_fills_.clear();
+  quant_fills_.clear();
   stream_.synchronize();
   constants_.clear();
 }

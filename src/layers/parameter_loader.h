@@ -8,6 +8,7 @@
 #include "device/view.h"
 #include "kernels/experts/fill_mxfp4.h"
 #include "kernels/linear/packed_weight.h"
+#include "kernels/linear/quant/fill_quant.h"
 #include "kernels/random/fill_random.h"
 #include "layers/tensor_spec.h"
 #include "layers/upload_weights.h"
@@ -29,8 +30,9 @@ namespace warprow {
 enum class LoadFormat : uint8_t {
   kAuto,  // the checkpoint
   // None: matrices are random with a deviation of 2 / sqrt(inputs), so that every product after a norm, logits
-  // included, has a deviation of about 2 (MXFP4: up to a factor of 1.5 from it); vectors are ones, biases zeros. The same numbers on every device and in
-  // every rank's part: a function of the tensor's name and the place in it.
+  // included, has a deviation of about 2 (MXFP4: up to a factor of 1.5 from it); vectors are ones, biases zeros. Quantised
+  // weights have random numbers and scales (kernels/random/random_quant.h). The same numbers on every device and in
+  // every rank's part: a function of the tensor's name and the place in it. A GPU fills its own memory.
   kDummy,
 };
 
@@ -146,6 +148,7 @@ class ParameterLoader {
   std::vector<WeightUpload> uploads_;
   std::vector<FillRandomArgs> fills_;
   std::vector<cuda::FillMxfp4Args> tile_fills_;
+  std::vector<cuda::FillQuantArgs> quant_fills_;
 };
 
 }  // namespace warprow

@@ -731,7 +731,7 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
     Weights mixed = plain;  // one of the products
     mixed.down_on_device = down.second;
     const std::vector<std::pair<int64_t, int64_t>> counts = {
-        {1, -1}, {5, -1}, {5, 0}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
+        {1, -1}, {2, -1}, {5, -1}, {5, 0}, {16, 13}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
     for (const auto& [toks, num_real] : counts) {
       SCOPED_TRACE(std::to_string(static_cast<int>(c.kind)) + " in groups of " +
                    std::to_string(c.group) + ", " + std::to_string(sizes.num_experts) +

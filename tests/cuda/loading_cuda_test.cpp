@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/quant/fill_quant.h"
+#include "kernels/linear/quant/quant_tiles.h"
 #include "layers/parameter_loader.h"
+#include "layers/quant_piece.h"
+#include "layers/random_quant_matrix.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/layers/mixed_checkpoint.h"
 
@@ -150,6 +154,59 @@ TEST_F(LoadingCuda, DummyWeightsAreTheSameOnBothDevicesAndReadNothing) {
     squares += static_cast<double>(v) * static_cast<double>(v);
   }
   EXPECT_NEAR(std::sqrt(squares / 3300), 2.0 / 10.0, 0.01);
+}
+
+// A part of a random quantised matrix, filled here, has the bits that a CPU gives it.
+TEST_F(LoadingCuda, RandomQuantisedWeightsAreThoseOfACpu) {
+  struct Case {
+    PackedKind kind;
+    QuantNumber number;
+    int32_t group;
+    F8Inputs inputs;
+  };
+  constexpr int64_t kRows = 144;
+  constexpr int64_t kCols = 1000;  // of the part; tiles end within a group
+  const std::vector<Case> cases{
+      {PackedKind::kF8F8, QuantNumber::kF8, 128, F8Inputs::kRow},
+      {PackedKind::kF8F8, QuantNumber::kF8, 128, F8Inputs::kGroup},
+      {PackedKind::kF8, QuantNumber::kF8, 128, F8Inputs::kRow},
+      {PackedKind::kF8, QuantNumber::kF8, 128, F8Inputs::kGroup},
+      {PackedKind::kQ8, QuantNumber::kQ8, 128, F8Inputs::kNone},
+      {PackedKind::kQ8, QuantNumber::kQ8, 32, F8Inputs::kNone},
+      {PackedKind::kQ4, QuantNumber::kQ4, 128, F8Inputs::kNone},
+      {PackedKind::kQ4, QuantNumber::kQ4, 64, F8Inputs::kNone},
+      {PackedKind::kBF16, QuantNumber::kF8, 128, F8Inputs::kRow},
+      {PackedKind::kBF16, QuantNumber::kQ4, 32, F8Inputs::kNone},
+      {PackedKind::kF32, QuantNumber::kQ8, 64, F8Inputs::kNone},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(::testing::Message() << "kind " << static_cast<int>(c.kind) << ", group "
+                                      << c.group << ", inputs " << static_cast<int>(c.inputs));
+    QuantForm form;
+    form.number = c.number;
+    form.group = c.group;
+    form.inputs = c.inputs;
+    const RandomQuantMatrix matrix(form, 0x123456789abcdefULL, 0.04F, 400, 2048);
+    const QuantPart part{48, kRows, 256, kCols};
+    PackedWeight weight;
+    weight.kind = c.kind;
+    weight.group = c.group;
+    weight.inputs = c.kind == PackedKind::kF8F8 ? c.inputs : F8Inputs::kNone;
+    weight.zero_point = matrix.form().zero_point;
+    weight.n = kRows;
+    weight.k = kCols;
+    const bool rows = c.kind == PackedKind::kBF16 || c.kind == PackedKind::kF32;
+    const Repack repack = !rows                         ? Repack::kQuantTiles
+                          : c.kind == PackedKind::kBF16 ? Repack::kBf16Rows
+                                                        : Repack::kF32Rows;
+    const size_t row_bytes = c.kind == PackedKind::kBF16 ? 2 * kCols : 4 * kCols;
+    const size_t bytes = rows ? kRows * row_bytes : quant_tiles_bytes(weight);
+    std::vector<std::byte> want(bytes);
+    make_quant_piece(matrix, part, repack, weight, 0, kRows, want.data());
+    auto* got = poisoned<std::byte>(bytes);
+    cuda::fill_quant(stream(), {matrix.random(), part.row, part.col, weight, got});
+    EXPECT_EQ(download(got, bytes), want);
+  }
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ __device__ __forceinline__ void named_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-// Orders this thread's writes to shared memory before later accesses by TMA and wgmma.
+// Orders this thread's writes and reads of shared memory before later accesses by TMA and wgmma.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

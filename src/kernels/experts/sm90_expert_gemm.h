@@ -40,6 +40,9 @@ void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue
 // The same for MXFP4 and a work list of up to eight places a tile.
 void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
+// The same for kF8 with k a multiple of 16, faster where an expert has few places.
+void sm90_f8_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+
 // The same for a work list of 256 places a tile, and x by place.
 template <PackedKind kKind>
 void sm90_wide_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);

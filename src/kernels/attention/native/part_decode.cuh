@@ -58,6 +58,7 @@ struct PartWorker {
 
   static __device__ void sync_warps() { named_sync(1, kDecodeThreads); }
   static __device__ void release(const Tiles& ring, uint32_t n) {
+    fence_async_proxy();  // ldmatrix read the tile
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
       barrier_arrive(ring.empty(n));

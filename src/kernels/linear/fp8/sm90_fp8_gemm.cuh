@@ -22,7 +22,7 @@
 //   times the scale of w's row, times the token scale. With groups: of each 128 inputs, times both groups' scales, and the sum
 //   of those times the token scale.
 // Shapes: w in units (fp8_tiles.h); x e4m3 [m, k] with scales (F8Rows), or one row in bf16; y bf16 or float32.
-// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, by TMA, and tiles of w, by a bulk copy for each 16 rows. The tensor
+// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, and tiles of w, by one copy each of TMA. The tensor
 //   cores add 128 inputs from zero, which are then added to float32 sums: their own sums have fewer bits. One row of x is
 //   rounded by each CTA that reads it, into shared memory, so that no kernel runs between two products.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it
@@ -53,10 +53,14 @@ template <int kCols>
 struct Threads {
   static constexpr int kConsumers = 128;
   static constexpr int kAll = kConsumers + 32;
-  static constexpr int kCtas = kCols <= 16 ? 5 : kCols <= 32 ? 4 : 1;  // of an SM, at least
+  static constexpr int kCtas = kCols <= 32 ? 4 : 1;  // of an SM, at least
 };
 
 constexpr int kTileBytes = 64 * kFp8TileCols;  // of w, 64 rows
+// Of a CTA's tile: units of w of each half, of which a gate has two.
+__host__ __device__ constexpr int fp8_half_units(LinearEpilogue epilogue) {
+  return epilogue == LinearEpilogue::kSwiGlu ? 2 : 4;
+}
 template <int kCols>
 constexpr bool kSumsShareRing = kCols == 128;
 
@@ -69,80 +73,60 @@ struct Stage {
   static constexpr int kXScalesAt = kWScalesAt + 256;
 };
 
-// The producer, one warp: loads tiles of w and x, and scales of groups.
+struct Maps {
+  CUtensorMap x;
+  CUtensorMap w;  // [halves][units][tiles][a tile, as doubles]: gate and up rows, or one half
+  CUtensorMap w_scales;  // of groups: [halves][units][tiles][16]
+};
+
+// The producer, one thread: loads tiles of w and x, and scales of groups. A copy has all rows of w.
 template <int kCols, bool kRounds>
 struct Producer {
   using S = Stage<kCols, kRounds>;
-  static constexpr int kUnits = 4;  // of 16 rows, in a CTA's tile
   const Fp8Params& q;
-  const CUtensorMap& x_map;
+  const Maps& maps;
   const Place& at;
-  int lane;
   bool grouped;
-  const std::byte* from;    // the lane's tile of w, of the first step
-  const std::byte* scales;  // and its groups' scales
-  int bytes;                // of a stage
+  int unit;   // of 16 rows, the first of a half
+  int bytes;  // of a stage
 
-  __device__ Producer(const Fp8Params& params,
-                      const CUtensorMap& map,
-                      const Place& place,
-                      int of_lane)
+  __device__ Producer(const Fp8Params& params, const Maps& of_maps, const Place& place)
       : q(params),
-        x_map(map),
+        maps(of_maps),
         at(place),
-        lane(of_lane),
-        grouped(params.inputs == F8Inputs::kGroup) {
-    const Sm90GemmArgs& a = q.p.a;
-    const bool gate = a.epilogue == LinearEpilogue::kSwiGlu;
-    const int per_half = gate ? kUnits / 2 : kUnits;
-    const int units = (gate ? a.n / 2 : a.n) / kFp8UnitRows;  // of a half
-    const int unit = at.tile * per_half + lane % per_half;
-    const bool mine = lane < kUnits && unit < units;
-    const std::byte* of_unit =
-        static_cast<const std::byte*>(a.w) + (unit + (lane >= per_half ? units : 0)) * q.unit_bytes;
-    from = mine ? of_unit + int64_t{at.first} * kFp8TileBytes : nullptr;
-    scales = of_unit + fp8_scales_at(a.k) + at.first * 64;
-    const int num_units = __popc(__ballot_sync(~0U, mine));
-    bytes = num_units * kFp8TileBytes + S::kXBytes;
-    if (grouped) {
-      bytes += num_units * 64 + (kRounds ? 0 : kCols * 4);
-    }
-  }
+        grouped(params.inputs == F8Inputs::kGroup),
+        unit(place.tile * fp8_half_units(params.p.a.epilogue)),
+        bytes(kTileBytes + S::kXBytes + (grouped ? 256 + (kRounds ? 0 : kCols * 4) : 0)) {}
+
   __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
-    if (lane == 0) {
-      barrier_arrive_expecting(ring.full(), bytes);
-    }
-    __syncwarp();
-    if (from != nullptr) {
-      const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
-      bulk_load(stage + lane * kFp8TileBytes,
-                from + int64_t{step} * kFp8TileBytes,
-                kFp8TileBytes,
-                ring.full(),
-                policy);
-      if (grouped) {
-        bulk_load(stage + S::kWScalesAt + lane * 64, scales + step * 64, 64, ring.full(), policy);
-      }
+    const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
+    const int tile = at.first + step;
+    barrier_arrive_expecting(ring.full(), bytes);
+    tma_load_4d(stage, maps.w, ring.full(), 0, tile, unit, 0, policy);
+    if (grouped) {
+      tma_load_4d(stage + S::kWScalesAt, maps.w_scales, ring.full(), 0, tile, unit, 0, policy);
     }
   }
   __device__ void load_x(const Ring& ring, int step) const {
-    if (lane == 0) {
-      const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
-      tma_load_2d(
-          stage + S::kXAt, x_map, ring.full(), (at.first + step) * kFp8TileCols, at.block_row);
-      if (grouped) {
-        bulk_load(stage + S::kXScalesAt,
-                  q.x.group_scales + (at.first + step) * q.x.group_stride + at.block_row,
-                  kCols * 4,
-                  ring.full(),
-                  read_again());
-      }
+    const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
+    tma_load_2d(
+        stage + S::kXAt, maps.x, ring.full(), (at.first + step) * kFp8TileCols, at.block_row);
+    if (grouped) {
+      bulk_load(stage + S::kXScalesAt,
+                q.x.group_scales + (at.first + step) * q.x.group_stride + at.block_row,
+                kCols * 4,
+                ring.full(),
+                read_again());
     }
   }
   // Fills the ring for the first time, with w only.
   __device__ void start(Ring ring, uint64_t policy) const {
+    fetch_map(maps.w);
     for (int step = 0; step < min(ring.stages, at.num_steps); ++step, ring.next()) {
       load_w(ring, step, policy);
+    }
+    if constexpr (!kRounds) {
+      fetch_map(maps.x);
     }
   }
   // Loads x for the first fill, then whole stages as they become free.
@@ -177,6 +161,8 @@ class Multiplier {
         warp_(static_cast<int>(threadIdx.x) / 32) {}
 
   __device__ void run(int steps, Ring ring, float (&sum)[kCols / 2]) const {
+    // So that the compiler knows that all lanes have it, and computes addresses once a warp.
+    steps = __shfl_sync(~0U, steps, 0);
     // Few columns leave the tensor cores idle between two steps, so they get two at once.
     constexpr int kAtOnce = kCols == 128 ? 1 : 2;
     float part[kAtOnce][kCols / 2];
@@ -224,16 +210,14 @@ class Multiplier {
   __device__ __forceinline__ void multiply(const Ring& ring,
                                            int step,
                                            float (&part)[kCols / 2]) const {
-    const uint32_t w = stage(ring) + warp_ / 4 * kTileBytes;
-    const uint32_t x = kRounds ? row_ + step * kFp8TileCols : stage(ring) + S::kXAt;
+    const uint64_t w = wgmma_operand(stage(ring), 1024, 16);
+    const uint64_t x = kRounds ? wgmma_plain_operand(row_ + step * kFp8TileCols, 16)
+                               : wgmma_operand(stage(ring) + S::kXAt, 1024, 16);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint64_t b =
-          kRounds ? wgmma_plain_operand(x + i * 32, 16) : wgmma_operand(x + i * 32, 1024, 16);
-      wgmma_f8(part, wgmma_operand(w + i * 32, 1024, 16), b, i > 0);
+      wgmma_f8(part, further_operand(w, i * 32), further_operand(x, i * 32), i > 0);
     }
   }
-
   // Adds the products of a stage, and releases it.
   __device__ __forceinline__ void add(const Ring& ring,
                                       int step,
@@ -256,6 +240,7 @@ class Multiplier {
           to = __fmaf_rn(part[i * 4 + j], __fmul_rn(of_w[j / 2], of_x[j % 2]), to);
         }
       }
+      fence_async_proxy();  // scales were read as usual memory
     } else {
 #pragma unroll
       for (int i = 0; i < kCols / 2; ++i) {
@@ -276,62 +261,101 @@ class Multiplier {
   int warp_;
 };
 
-// Rounds the only row of x: the CTA's part of its numbers to `row`, and scales of groups to `row_scales`. Returns the token
-// scale without the norm, in all of 128 threads. rms: of the row, or 1.
-__device__ __forceinline__ float round_row(
-    const Fp8Params& q, const Place& at, unsigned char* row, float* row_scales, float rms) {
-  __shared__ uint32_t most_of[4];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int chunks = q.p.a.k / 8;
-  const auto* x = static_cast<const uint4*>(q.p.a.x);
-  const int first = at.first * 16;
-  const int end = first + at.num_steps * 16;
-  auto* out = reinterpret_cast<uint2*>(row);
-  float token_scale = 1.0F;
-  if (q.inputs == F8Inputs::kGroup) {
-    for (int i = first + thread; i < end; i += 128) {  // whole groups of 16 lanes
-      const uint4 v = i < chunks ? x[i] : uint4{};
-      const unsigned lanes = 0xffffU << (thread & 16);
-      uint32_t most = larger_half(larger_magnitudes(0, v));
+// The only row of x, of which 128 threads round the CTA's part.
+class OnlyRow {
+ public:
+  // Starts to load the row's beginning, so that it comes while the norm's squares are read.
+  __device__ explicit OnlyRow(const Fp8Params& q)
+      : q_(q),
+        x_(static_cast<const uint4*>(q.p.a.x)),
+        chunks_(q.p.a.k / 8),
+        thread_(static_cast<int>(threadIdx.x)) {
 #pragma unroll
-      for (int far = 8; far > 0; far /= 2) {
-        most = max(most, __shfl_xor_sync(lanes, most, far));
-      }
-      const F8Scale scale = f8_scale(most);
-      out[i - first] = rounded_eight(v, 1.0F, scale.factor);
-      if (i % 16 == 0) {
-        row_scales[(i - first) / 16] = scale.scale;
-      }
+    for (int h = 0; h < kHeld; ++h) {
+      held_[h] = chunk(thread_ + h * 128);
     }
-  } else {
-    const bool fixed = q.inputs == F8Inputs::kStatic;
-    F8Scale scale{__fdiv_rn(1.0F, q.input_scale), q.input_scale};
-    if (!fixed) {
-      uint32_t most = 0;
-#pragma unroll 4
-      for (int i = thread; i < chunks; i += 128) {
-        most = larger_magnitudes(most, x[i]);
-      }
-      most = __reduce_max_sync(~0U, larger_half(most));
-      if (thread % 32 == 0) {
-        most_of[thread / 32] = most;
-      }
-      named_sync(1, 128);
-      scale = f8_scale(max(max(most_of[0], most_of[1]), max(most_of[2], most_of[3])));
-    }
-    const float before = fixed ? rms : 1.0F;
-#pragma unroll 4
-    for (int i = first + thread; i < end; i += 128) {
-      out[i - first] = rounded_eight(i < chunks ? x[i] : uint4{}, before, scale.factor);
-    }
-    token_scale = scale.scale;
   }
-  return token_scale;
-}
+
+  // Numbers go to `row`, and scales of groups to `row_scales`. Returns the token scale without the norm, in all threads. rms: of
+  // the row, or 1.
+  __device__ __forceinline__ float round(const Place& at,
+                                         unsigned char* row,
+                                         float* row_scales,
+                                         float rms) const {
+    const int first = at.first * 16;
+    const int end = first + at.num_steps * 16;
+    auto* out = reinterpret_cast<uint2*>(row);
+    if (q_.inputs == F8Inputs::kGroup) {
+      for (int i = first + thread_; i < end; i += 128) {  // whole groups of 16 lanes
+        const uint4 v = chunk(i);
+        const unsigned lanes = 0xffffU << (thread_ & 16);
+        uint32_t most = larger_half(larger_magnitudes(0, v));
+#pragma unroll
+        for (int far = 8; far > 0; far /= 2) {
+          most = max(most, __shfl_xor_sync(lanes, most, far));
+        }
+        const F8Scale scale = f8_scale(most);
+        out[i - first] = rounded_eight(v, 1.0F, scale.factor);
+        if (i % 16 == 0) {
+          row_scales[(i - first) / 16] = scale.scale;
+        }
+      }
+      return 1.0F;
+    }
+    const bool fixed = q_.inputs == F8Inputs::kStatic;
+    const F8Scale scale =
+        fixed ? F8Scale{__fdiv_rn(1.0F, q_.input_scale), q_.input_scale} : f8_scale(largest());
+    const float before = fixed ? rms : 1.0F;
+    if (first == 0) {
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) {
+        if (thread_ + h * 128 < end) {
+          out[thread_ + h * 128] = rounded_eight(held_[h], before, scale.factor);
+        }
+      }
+    }
+#pragma unroll 4
+    for (int i = (first == 0 ? kHeld * 128 : first) + thread_; i < end; i += 128) {
+      out[i - first] = rounded_eight(chunk(i), before, scale.factor);
+    }
+    return scale.scale;
+  }
+
+ private:
+  static constexpr int kHeld = 4;  // chunks of 8 inputs
+
+  [[nodiscard]] __device__ uint4 chunk(int i) const { return i < chunks_ ? x_[i] : uint4{}; }
+
+  // As the bits of a float32, in all threads.
+  [[nodiscard]] __device__ uint32_t largest() const {
+    __shared__ uint32_t most_of[4];
+    uint32_t most = 0;
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      most = larger_magnitudes(most, held_[h]);
+    }
+#pragma unroll 4
+    for (int i = thread_ + kHeld * 128; i < chunks_; i += 128) {
+      most = larger_magnitudes(most, x_[i]);
+    }
+    most = __reduce_max_sync(~0U, larger_half(most));
+    if (thread_ % 32 == 0) {
+      most_of[thread_ / 32] = most;
+    }
+    named_sync(1, 128);
+    return max(max(most_of[0], most_of[1]), max(most_of[2], most_of[3]));
+  }
+
+  const Fp8Params& q_;
+  const uint4* x_;
+  int chunks_;
+  int thread_;
+  uint4 held_[kHeld];
+};
 
 template <int kCols, bool kRounds>
 __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) sm90_fp8_kernel(
-    const __grid_constant__ Fp8Params q, const __grid_constant__ CUtensorMap x_map) {
+    const __grid_constant__ Fp8Params q, const __grid_constant__ Maps maps) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using T = Threads<kCols>;
   extern __shared__ unsigned char memory[];
@@ -345,7 +369,7 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
   const bool alone = p.split == 1;
   const bool produces = threadIdx.x / 32 == T::kConsumers / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Producer<kCols, kRounds> producer(q, x_map, at, lane);
+  const Producer<kCols, kRounds> producer(q, maps, at);
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
     if (lane == 0) {
@@ -359,11 +383,8 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
       fence_async_proxy();
     }
     __syncwarp();
-    producer.start(ring, policy);
-    if (lane == 0) {
-      if constexpr (!kRounds) {
-        fetch_map(x_map);
-      }
+    if (elect_one()) {
+      producer.start(ring, policy);
       // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
       // ends after the kernels before it.
       pdl_release();
@@ -381,7 +402,9 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
       if constexpr (!kRounds) {  // w needs no kernel before
         pdl_wait();
       }
-      producer.run(ring, policy);
+      if (elect_one()) {
+        producer.run(ring, policy);
+      }
     }
     __syncwarp();
     if (!alone) {
@@ -403,6 +426,7 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
     if constexpr (kRounds) {
       unsigned char* row = data + q.row_at;
       row_scales = reinterpret_cast<float*>(row + at.num_steps * kFp8TileCols + 256);
+      const OnlyRow x(q);
       const float rms = p.a.squares == nullptr
                             ? 1.0F
                             : inverse_rms(reinterpret_cast<const float4*>(p.a.squares),
@@ -410,7 +434,7 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
                                           lane % 4,
                                           static_cast<float>(p.a.k),
                                           p.a.norm_eps);
-      const float scale = round_row(q, at, row, row_scales, rms);
+      const float scale = x.round(at, row, row_scales, rms);
       if (threadIdx.x == 0) {
         scales[0] = q.inputs == F8Inputs::kStatic ? scale : __fmul_rn(scale, rms);
       }
@@ -496,16 +520,39 @@ void launch_sm90_fp8(Stream& stream,
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
   config.numAttrs = plan.split > 1 ? 2 : 1;
-  CUtensorMap x_map = {};
-  if constexpr (!kRounds) {
-    x_map = tensor_map<2>(args.x.numbers,
-                          {static_cast<uint64_t>(a.k), static_cast<uint64_t>(a.m)},
-                          {static_cast<uint64_t>(args.x.pitch)},
-                          {kFp8TileCols, static_cast<uint32_t>(kCols)},
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                          CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  const bool grouped = weight.inputs == F8Inputs::kGroup;
+  const auto* w = static_cast<const std::byte*>(a.w);
+  const uint64_t halves = gate ? 2 : 1;
+  const uint64_t units = static_cast<uint64_t>(a.n / kFp8UnitRows) / halves;
+  const auto k_tiles = static_cast<uint64_t>(fp8_tiles_of(a.k));
+  const auto unit_bytes = static_cast<uint64_t>(params.unit_bytes);
+  const auto half_units = static_cast<uint32_t>(sm90_fp8_detail::fp8_half_units(a.epilogue));
+  sm90_fp8_detail::Maps maps = {};
+  maps.w = tensor_map<4>(w,
+                         {kFp8TileBytes / 8, k_tiles, units, halves},
+                         {kFp8TileBytes, unit_bytes, units * unit_bytes},
+                         {kFp8TileBytes / 8, 1, half_units, static_cast<uint32_t>(halves)},
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                         CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
+                         CU_TENSOR_MAP_SWIZZLE_NONE);
+  if (grouped) {
+    maps.w_scales = tensor_map<4>(w + fp8_scales_at(a.k),
+                                  {16, k_tiles, units, halves},
+                                  {64, unit_bytes, units * unit_bytes},
+                                  {16, 1, half_units, static_cast<uint32_t>(halves)},
+                                  CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                  CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                                  CU_TENSOR_MAP_SWIZZLE_NONE);
   }
-  WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, x_map));
+  if constexpr (!kRounds) {
+    maps.x = tensor_map<2>(args.x.numbers,
+                           {static_cast<uint64_t>(a.k), static_cast<uint64_t>(a.m)},
+                           {static_cast<uint64_t>(args.x.pitch)},
+                           {kFp8TileCols, static_cast<uint32_t>(kCols)},
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                           CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  }
+  WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, maps));
   as_cuda(stream).note_launch("sm90_fp8_gemm");
 }
 

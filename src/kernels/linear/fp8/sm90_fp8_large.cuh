@@ -177,7 +177,7 @@ class Consumer {
   __device__ Consumer(
       const Params& p, const CUtensorMap& y_map, uint32_t data, int rank, uint32_t own_barriers)
       : p_(p),
-        group_(static_cast<int>(threadIdx.x) / 128),
+        group_(__shfl_sync(~0U, static_cast<int>(threadIdx.x) / 128, 0)),
         warp_(static_cast<int>(threadIdx.x) % 128 / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         leads_(threadIdx.x % 128 == 0),
@@ -245,13 +245,12 @@ class Consumer {
       for (int once = 0; once < kCols / kOnce; ++once) {
         const uint32_t w = stage + kXBytes + once * kOnce * kFp8TileCols;
         float product[kHalf];
+        const uint64_t of_x = wgmma_operand(x, 1024, 16);
+        const uint64_t of_w = wgmma_operand(w, 1024, 16);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          wgmma_f8(product,
-                   wgmma_operand(x + i * 32, 1024, 16),
-                   wgmma_operand(w + i * 32, 1024, 16),
-                   i > 0);
+          wgmma_f8(product, further_operand(of_x, i * 32), further_operand(of_w, i * 32), i > 0);
         }
         wgmma_commit();
         wgmma_wait<0>();
@@ -268,6 +267,7 @@ class Consumer {
       __syncwarp();
       // Every warp's products have read the stage when the warpgroup's have; its scales each warp reads by itself.
       if (S::kMayGroup && p_.grouped) {
+        fence_async_proxy();
         named_sync(1 + group_, 128);
       }
       release(ring.empty());

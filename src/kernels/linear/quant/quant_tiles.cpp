@@ -86,14 +86,6 @@ void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
 
 }  // namespace
 
-uint32_t quant_scale_word(PackedKind kind, float scale) {
-  WR_DCHECK(std::fabs(scale) < kQuantScaleLimit, "{}", scale);
-  const float stored = kind == PackedKind::kF8 ? scale * 0x1p120F : scale;
-  const uint16_t upper = f32_to_bf16(stored);
-  const uint16_t lower = f32_to_bf16(stored - bf16_to_f32(upper));
-  return static_cast<uint32_t>(upper) << 16 | lower;
-}
-
 uint16_t quant_weight(float number, float scale) {
   const float upper = bf16_to_f32(f32_to_bf16(scale));
   const float lower = bf16_to_f32(f32_to_bf16(scale - upper));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "base/hd.h"
 #include "kernels/linear/packed_weight.h"
 
@@ -52,7 +53,12 @@ constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
 inline constexpr float kQuantScaleLimit = 128.0F;
 // A scale in a tile: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. Scales of e4m3
 // are 2^120 times as large, since kernels read e4m3 numbers as 2^-120 times what they are.
-[[nodiscard]] uint32_t quant_scale_word(PackedKind kind, float scale);
+[[nodiscard]] WR_HD inline uint32_t quant_scale_word(PackedKind kind, float scale) {
+  const float stored = kind == PackedKind::kF8 ? scale * 0x1p120F : scale;
+  const uint16_t upper = f32_to_bf16(stored);
+  const uint16_t lower = f32_to_bf16(stored - bf16_to_f32(upper));
+  return static_cast<uint32_t>(upper) << 16 | lower;
+}
 // number: the e4m3 number, or q less its zero point.
 [[nodiscard]] uint16_t quant_weight(float number, float scale);
 // The same with kF32. The product is exact in float32 (weights/quant_groups.h).

@@ -193,7 +193,12 @@ class Multiplier {
       f.template operator()<2>();
     }
   }
+  // Loads of warps may still be on their way when the products that use them are only queued (mbarrier.cuh). wgmma has its
+  // operands when it is waited for.
   __device__ __forceinline__ void release(const Ring& ring) const {
+    if constexpr (kByWarps) {
+      fence_async_proxy();
+    }
     __syncwarp();
     if (lane_ == 0) {
       barrier_arrive(ring.empty());
