@@ -5,7 +5,7 @@
 
 Needs two GPUs; without them it is skipped. With four, TP=4, PP=4 and TP=2 with PP=2 are tested too. `tokens`: greedy and seeded answers of several ranks
 against those of one rank, in float32 and bf16, over prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
-other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `adapters` (needs numpy): the same with a LoRA adapter. `verify`: `warprow verify` with
+other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `adapters`: the same with a LoRA adapter. `verify`: `warprow verify` with
 several ranks, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
 command with its name and nothing left behind; N rounds. `hosts` (as root): the ranks of a launcher on two hosts, which are two
 mount namespaces with a /dev/shm each; NCCL goes over TCP between them.
