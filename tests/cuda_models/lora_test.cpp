@@ -14,20 +14,24 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(Cuda, Lora, ::testing::Values("cuda"));
 
 // Several adapters and rows without one on quantised weights, against the CPU in float32.
-class CudaQuantisedLora : public ::testing::TestWithParam<const char*> {};
+class CudaQuantisedLora : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const cuda::Availability found = cuda::find_device(); !found.why_not.empty()) {
+      GTEST_SKIP() << found.why_not;
+    }
+  }
+  const RandomModel model_{.num_layers = 2, .seed = 31};
+};
 
 TEST_P(CudaQuantisedLora, FollowsTheCpu) {
-  if (const cuda::Availability found = cuda::find_device(); !found.why_not.empty()) {
-    GTEST_SKIP() << found.why_not;
-  }
-  const RandomModel model{.num_layers = 2, .seed = 31};
   const TempDir dir;
   const TempDir quantised;
   const TempDir twin;
-  const std::string base = QuantisedModel{model, GetParam()}.write(quantised, twin).first;
-  const std::vector<Request> requests = requests_of(model, 12);
+  const std::string base = QuantisedModel{model_, GetParam()}.write(quantised, twin).first;
+  const std::vector<Request> requests = requests_of(model_, 12);
   ModelRig cpu(with_lora(options_of(base, "cpu")));
-  load_all(cpu, dir, model);
+  load_all(cpu, dir, model_);
   for (const Request& request : requests) {
     cpu.add(request);
   }
@@ -35,8 +39,15 @@ TEST_P(CudaQuantisedLora, FollowsTheCpu) {
   RigOptions options = with_lora(options_of(base, "cuda"));
   options.config.dtype = "auto";
   ModelRig gpu(options);
-  load_all(gpu, dir, model);
+  load_all(gpu, dir, model_);
   EXPECT_GT(expect_follows(gpu, requests, cpu.results(), {}).positions, 40);
+}
+
+TEST_P(CudaQuantisedLora, RowsHaveTheSameBitsInABatch) {
+  const TempDir quantised;
+  const TempDir twin;
+  const std::string base = QuantisedModel{model_, GetParam()}.write(quantised, twin).first;
+  expect_same_bits_in_a_batch(model_, base, "cuda", {}, {"auto"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Schemes,

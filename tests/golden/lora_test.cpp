@@ -76,6 +76,14 @@ TEST_P(QuantisedLora, EqualsMergedDequantisedWeights) {
   }
 }
 
+TEST_P(QuantisedLora, RowsHaveTheSameBitsInABatch) {
+  const RandomModel model = small_model();
+  const TempDir quantised;
+  const TempDir twin;
+  const std::string base = QuantisedModel{model, GetParam()}.write(quantised, twin).first;
+  expect_same_bits_in_a_batch(model, base, "cpu", {}, {"auto"});
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Schemes,
     QuantisedLora,

@@ -163,12 +163,14 @@ struct LoraAxis {
 };
 
 // A row has the bits that it has alone, in every configuration; one without an adapter those that it has without --enable-lora.
-inline void expect_same_bits_in_a_batch(const std::string& device, const LoraRanks& ranks = {}) {
-  const RandomModel model = small_model();
+inline void expect_same_bits_in_a_batch(const RandomModel& model,
+                                        const std::string& base,
+                                        const std::string& device,
+                                        const LoraRanks& ranks,
+                                        const std::vector<std::string>& dtypes) {
   const TempDir dir;
-  const std::string base = model.write(dir);
   const std::vector<Request> requests = requests_of(model, 16);
-  for (const char* dtype : {"float32", "auto"}) {
+  for (const std::string& dtype : dtypes) {
     RigOptions options = divided(with_lora(options_of(base, device)), ranks);
     options.config.dtype = dtype;
     options.config.batch_invariant = device == "cuda";
@@ -225,7 +227,7 @@ inline void expect_same_bits_in_a_batch(const std::string& device, const LoraRan
          }},
     };
     for (const LoraAxis& axis : axes) {
-      SCOPED_TRACE(std::string(dtype) + " " + axis.name);
+      SCOPED_TRACE(dtype + " " + axis.name);
       RigOptions changed = options;
       axis.set(changed);
       ModelRig rig(changed);
@@ -241,6 +243,12 @@ inline void expect_same_bits_in_a_batch(const std::string& device, const LoraRan
       rig.scheduler().check_invariants();
     }
   }
+}
+
+inline void expect_same_bits_in_a_batch(const std::string& device, const LoraRanks& ranks = {}) {
+  const RandomModel model = small_model();
+  const TempDir dir;
+  expect_same_bits_in_a_batch(model, model.write(dir), device, ranks, {"float32", "auto"});
 }
 
 class Lora : public ::testing::TestWithParam<const char*> {
