@@ -3,15 +3,15 @@
 
     python3 bench/random_adapter.py bench/models/Qwen3-8B DIR [RANK]
 
-Needs numpy. The weights repeat every 2^20 values, so that large ones are written quickly.
+The weights repeat every 2^20 values, so that large ones are written quickly.
 """
 
+import array
 import json
+import random
 import struct
 import sys
 from pathlib import Path
-
-import numpy as np
 
 
 def shapes(config):
@@ -35,8 +35,10 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(
         {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [name.split(".")[1] for name in modules]}))
-    values = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32) * 0.02
-    bf16 = (values.view(np.uint32) >> 16).astype(np.uint16)
+    draw = random.Random(1)
+    floats = array.array("f", (draw.gauss(0, 0.02) for _ in range(1 << 20))).tobytes()
+    bf16 = bytearray(len(floats) // 2)  # the upper halves
+    bf16[0::2], bf16[1::2] = floats[2::4], floats[3::4]
     header, chunks, at = {}, [], 0
     for layer in range(config["num_hidden_layers"]):
         for name, (outputs, inputs) in modules.items():
@@ -51,7 +53,8 @@ def main():
     with open(folder / "adapter_model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for count in chunks:
-            file.write(np.resize(bf16, count).tobytes())
+            size = 2 * count
+            file.write((bf16 * -(-size // len(bf16)))[:size])
     print(f"{folder}: {at >> 20} MiB")
 
 

@@ -170,13 +170,6 @@ Result<void> decide_lora(ResolvedConfig& config) {
         fmt::format(
             "--max-cpu-loras: {} is below --max-loras {}", config.max_cpu_loras, config.max_loras));
   }
-  const bool stages = config.pipeline_parallel_size > 1;
-  if (stages || config.tensor_parallel_size > 1) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--enable-lora: not supported with --{}-parallel-size {}",
-                            stages ? "pipeline" : "tensor",
-                            stages ? config.pipeline_parallel_size : config.tensor_parallel_size));
-  }
   return {};
 }
 

@@ -32,11 +32,14 @@ Result<void> check_name(const std::string& name) {
   return {};
 }
 
-// "error CODE MESSAGE" of a rank.
-Error error_of(const std::string& answer) {
+// "error CODE MESSAGE" of a rank. One of several that do not all say so is named.
+Error error_of(const std::vector<std::string>& answers, size_t rank) {
+  const std::string& answer = answers[rank];
   const size_t code = answer.find(' ') + 1;
   const size_t message = answer.find(' ', code) + 1;
-  return {static_cast<ErrorCode>(std::atoi(answer.c_str() + code)), answer.substr(message)};
+  const bool all = std::ranges::count(answers, answer) == std::ssize(answers);
+  return {static_cast<ErrorCode>(std::atoi(answer.c_str() + code)),
+          (all ? "" : fmt::format("rank {}: ", rank)) + answer.substr(message)};
 }
 
 }  // namespace
@@ -69,7 +72,7 @@ std::vector<LoadedAdapter> Adapters::list() const {
   return loaded_;
 }
 
-Result<std::optional<int32_t>> Adapters::begin(const std::string& name, const std::string& path) {
+Result<int32_t> Adapters::begin(const std::string& name, const std::string& path) {
   if (facts_.max_loras == 0) {
     return fail(ErrorCode::kUnsupported, "adapters: the engine was started without --enable-lora");
   }
@@ -91,25 +94,24 @@ Result<std::optional<int32_t>> Adapters::begin(const std::string& name, const st
                     name,
                     facts_.max_cpu_loras));
   }
-  const int32_t id = next_id_;
-  if (executor_.call(LoadLora{id, path}).get().front() == "busy") {
-    return std::optional<int32_t>();
-  }
-  ++next_id_;
-  loading_.push_back({id, name, path, 0});
-  return std::optional(id);
+  loading_.push_back({next_id_, name, path, 0});
+  return next_id_++;
 }
 
 Result<bool> Adapters::poll(int32_t id) {
-  const std::string answer = executor_.call(ReadLoraState{id}).get().front();
-  if (answer == "loading") {
+  const auto found = std::ranges::find(loading_, id, &LoadedAdapter::id);
+  release_unused();
+  const std::vector<std::string> states = executor_.call(LoadLora{id, found->path}).get();
+  if (std::ranges::any_of(states, [](const auto& s) { return s == "busy" || s == "loading"; })) {
     return false;
   }
-  const auto found = std::ranges::find(loading_, id, &LoadedAdapter::id);
   LoadedAdapter adapter = std::move(*found);
   loading_.erase(found);
-  if (answer != "ready") {
-    return tl::unexpected(error_of(answer));
+  const auto failed =
+      std::ranges::find_if(states, [](const auto& state) { return state != "ready"; });
+  if (failed != states.end()) {
+    executor_.call(UnloadLora{id}).get();
+    return tl::unexpected(error_of(states, static_cast<size_t>(failed - states.begin())));
   }
   adapter.loaded_at = seconds_now();
   scheduler_.adapters().add(id);

@@ -25,7 +25,8 @@ struct LoadedAdapter {
 // "a=/x,b=/y" as adapters; kInvalidArgument names the part that is none.
 Result<std::vector<LoadedAdapter>> parse_lora_modules(std::string_view text);
 
-// The adapters by name. Loading is a job of several tasks: begin, then poll until it says something.
+// The adapters by name. Loading is a job of several tasks: begin, then poll until it says something. An adapter is loaded when
+// every rank has read its part. If one cannot, all forget theirs.
 //
 // Owns: the list.
 // Thread: find and list any; the rest the engine's, between two steps.
@@ -38,10 +39,10 @@ class Adapters {
   [[nodiscard]] std::optional<LoadedAdapter> find(std::string_view name) const;
   [[nodiscard]] std::vector<LoadedAdapter> list() const;  // in the order of loading
 
-  // Begins to load; its number, or nullopt while all places are taken by adapters that are about to leave. Errors: no
-  // adapters here; a name that is taken; no place.
-  Result<std::optional<int32_t>> begin(const std::string& name, const std::string& path);
-  // True when the adapter may be named, false while it is read, or why it cannot.
+  // Its number. Errors: no adapters here; a name that is taken; no place.
+  Result<int32_t> begin(const std::string& name, const std::string& path);
+  // True when the adapter may be named, false while ranks read it or have no place because other adapters are about to
+  // leave, or why it cannot.
   Result<bool> poll(int32_t id);
   // Requests that have the adapter go on. kNotFound.
   Result<void> unload(const std::string& name);

@@ -208,17 +208,13 @@ class EngineImpl final : public Engine {
 
   // Looks again and again, since neither this thread nor the engine's may wait for the other.
   Result<void> load_adapter(const std::string& name, const std::string& path) override {
-    Result<std::optional<int32_t>> id = std::optional<int32_t>();
-    while (id && !*id) {
-      id = call([this, name, path] { return adapters_.begin(name, path); });
-      std::this_thread::sleep_for(kLookAgain);
-    }
+    const Result<int32_t> id = call([this, name, path] { return adapters_.begin(name, path); });
     if (!id) {
       return tl::unexpected(id.error());
     }
     Result<bool> loaded = false;
     while (loaded && !*loaded) {
-      loaded = call([this, id = **id] { return adapters_.poll(id); });
+      loaded = call([this, id = *id] { return adapters_.poll(id); });
       if (loaded && !*loaded) {
         std::this_thread::sleep_for(kLookAgain);
       }

@@ -91,20 +91,14 @@ struct LoadWeights : WeightsOperation {
   [[nodiscard]] std::string encode() const { return model; }
 };
 
-// Adapters (runner/features/lora.h). LoadLora yields "" or "busy", ReadLoraState "loading", "ready" or "error CODE MESSAGE".
+// Adapters (runner/features/lora.h). LoadLora begins to load if it has not begun, and yields "busy", "loading", "ready" or "error
+// CODE MESSAGE".
 struct LoadLora {
   using Answer = std::string;
   static constexpr std::string_view kName = "load_lora";
   int32_t id = 0;
   std::string dir;
   [[nodiscard]] std::string encode() const { return std::to_string(id) + " " + dir; }
-  [[nodiscard]] static std::string decode(std::string answer) { return answer; }
-};
-struct ReadLoraState {
-  using Answer = std::string;
-  static constexpr std::string_view kName = "lora_state";
-  int32_t id = 0;
-  [[nodiscard]] std::string encode() const { return std::to_string(id); }
   [[nodiscard]] static std::string decode(std::string answer) { return answer; }
 };
 struct UnloadLora {

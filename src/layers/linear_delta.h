@@ -11,7 +11,8 @@
 
 namespace warprow {
 
-// A range of a linear layer's outputs that is a module of the checkpoint, or rows of one.
+// A range of a linear layer's outputs that is a module of the checkpoint, or rows of one: those of this rank, or of a module
+// of several parts.
 struct LinearSitePart {
   std::string module;       // as Hugging Face names it: layers.3.self_attn.q_proj
   int64_t module_rows = 0;  // outputs of the module
@@ -20,9 +21,12 @@ struct LinearSitePart {
   int64_t y_col = 0;  // of the product
 };
 
-// A linear layer to whose product something may be added. Its number is its index in Model::linear_sites.
+// A linear layer to whose product something may be added. Its number is its index in Model::linear_sites. Where ranks divide
+// the inputs, each has a part of the sums; what is added to such a product is a part of a sum over ranks too.
 struct LinearSite {
-  int64_t k = 0;
+  int64_t k = 0;            // inputs here
+  int64_t module_cols = 0;  // inputs of the modules
+  int64_t first_col = 0;    // of them, the first one here
   std::vector<LinearSitePart> parts;
 };
 

@@ -5,6 +5,7 @@
 #include "kernels/low_rank/low_rank_pack.h"
 
 #include <algorithm>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -13,11 +14,27 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Vectors of eight elements, as tiles on a GPU need them.
-bool fits_tiles(const LinearSite& site) {
-  return site.k % 8 == 0 && std::ranges::all_of(site.parts, [](const LinearSitePart& part) {
-           return part.rows % 8 == 0 && part.y_col % 8 == 0;
-         });
+// Tiles on a GPU have vectors of eight elements.
+constexpr int64_t kTileUnit = 8;
+
+Result<void> check_tiles(const LinearSite& site) {
+  const auto refuse = [](const std::string& module, int64_t size, const char* what) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--enable-lora: {} has {} {} on a rank, which is no multiple of {}",
+                            module,
+                            size,
+                            what,
+                            kTileUnit));
+  };
+  if (site.k % kTileUnit != 0) {
+    return refuse(site.parts.front().module, site.k, "inputs");
+  }
+  for (const LinearSitePart& part : site.parts) {
+    if (part.rows % kTileUnit != 0) {
+      return refuse(part.module, part.rows, "outputs");
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -40,10 +57,8 @@ Result<BankLayout> make_bank_layout(std::span<const LinearSite> sites,
   take(static_cast<size_t>(num_parts) * sizeof(int32_t));
   int32_t first_rank = 0;
   for (const LinearSite& site : sites) {
-    if (dtype != DType::kF32 && !fits_tiles(site)) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("--enable-lora: {} has sizes that are no multiples of 8",
-                              site.parts.front().module));
+    if (auto fits = dtype == DType::kF32 ? Result<void>() : check_tiles(site); !fits) {
+      return tl::unexpected(fits.error());
     }
     LowRankProduct& product = layout.products.emplace_back();
     product.k = static_cast<int32_t>(site.k);

@@ -154,24 +154,40 @@ void Decoder::measure_kv_scales(bool on) {
 }
 
 void Decoder::number_sites() {
-  const auto number = [this](Linear& linear, std::vector<LinearSitePart> parts) {
+  const GroupPlace& place = options_.tensor.place;
+  const auto number = [this](Linear& linear, LinearSite site) {
+    WR_CHECK_EQ(linear.num_inputs(), site.k);
     linear.set_site(static_cast<int32_t>(sites_.size()));
-    sites_.push_back({linear.num_inputs(), std::move(parts)});
+    sites_.push_back(std::move(site));
   };
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
     const int32_t index = facts().layers.first + static_cast<int32_t>(i);
-    if (!layer.delta && layer.gate_size == 0) {
-      number(layer.qkv, qkv_site(spec_, index));
+    const DeltaSites sites = delta_sites(spec_.layers[static_cast<size_t>(index)]);
+    if (sites.qkv) {
+      number(layer.qkv, qkv_site(spec_, index, place));
     }
-    if (!layer.delta) {
-      number(layer.attention_join.linear(), output_site(spec_, index));
+    if (sites.output) {
+      number(layer.attention_join.linear(), output_site(spec_, index, place));
     }
-    if (GatedFeedForward* ffn = layer.ffn.gated()) {
-      number(ffn->gate_up(), gate_up_site(spec_, index));
-      number(ffn->join().linear(), down_site(spec_, index));
+    if (sites.feed_forward) {
+      GatedFeedForward& ffn = *layer.ffn.gated();
+      number(ffn.gate_up(), gate_up_site(spec_, index, place));
+      number(ffn.join().linear(), down_site(spec_, index, place));
     }
   }
+}
+
+std::vector<std::string> Decoder::modules_of_other_stages() const {
+  std::vector<std::string> all;
+  for (int32_t i = 0; i < spec_.num_layers; ++i) {
+    if (i < facts().layers.first || i >= facts().layers.last) {
+      for (std::string& module : site_modules(spec_, i)) {
+        all.push_back(std::move(module));
+      }
+    }
+  }
+  return all;
 }
 
 void Decoder::set_delta(LinearDelta* delta) {

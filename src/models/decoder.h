@@ -30,7 +30,7 @@ struct DecoderOptions {
   int32_t max_num_toks = 0;       // the largest step
   LayerRange layers;              // of this stage; empty: all
   RankGroup tensor;               // the ranks that divide each layer (models/tensor_split.h)
-  bool deltas = false;  // products may have deltas (layers/linear_delta.h); not with several ranks
+  bool deltas = false;            // products may have deltas (layers/linear_delta.h)
   // Layers of this stage, ascending, whose hidden states are kept (Model::aux_states).
   std::vector<int32_t> aux_layers;
   // Of layers with a state: the most tokens of rows with drafts in a step (Model::take_drafts); 0: there are none.
@@ -62,6 +62,7 @@ class Decoder final : public Model {
   void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) override;
   [[nodiscard]] View<float, 2> residual_room(int64_t num_toks) const override;
   [[nodiscard]] std::span<const LinearSite> linear_sites() const override { return sites_; }
+  [[nodiscard]] std::vector<std::string> modules_of_other_stages() const override;
   void set_delta(LinearDelta* delta) override;
   [[nodiscard]] ActView aux_states(int64_t num_toks) const override;
   void embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) override;

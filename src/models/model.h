@@ -94,6 +94,8 @@ class Model {
   virtual void take_drafts(Stream& /*stream*/, const AcceptedDrafts& /*drafts*/) {}
   // The linear layers to whose products a delta may be added.
   [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }
+  // The modules of such layers that other stages of a pipeline have, as LinearSitePart names them.
+  [[nodiscard]] virtual std::vector<std::string> modules_of_other_stages() const { return {}; }
   // What forwards add to products from now on; null: nothing. It outlives them. A check fails if the model has no sites.
   virtual void set_delta(LinearDelta* delta) { WR_CHECK(delta == nullptr); }
   // The scales of an 8-bit KV cache, of all of its layers; else empty.

@@ -54,6 +54,21 @@ std::optional<std::vector<float>> values_of_tensor(const SafetensorsFile& file,
   return values;
 }
 
+// Columns [first, first + count) of a matrix with `cols` columns.
+std::vector<float> columns_of(const std::vector<float>& matrix,
+                              int64_t cols,
+                              int64_t first,
+                              int64_t count) {
+  std::vector<float> part;
+  const int64_t rows = static_cast<int64_t>(matrix.size()) / cols;
+  part.reserve(static_cast<size_t>(rows * count));
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto begin = matrix.begin() + row * cols + first;
+    part.insert(part.end(), begin, begin + count);
+  }
+  return part;
+}
+
 std::string shape_text(const SafetensorsTensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
 }
@@ -63,11 +78,13 @@ class PeftTensorReader {
  public:
   PeftTensorReader(const std::string& dir,
                    std::span<const LinearSite> sites,
+                   std::span<const std::string> elsewhere,
                    const BankLayout& layout,
                    int32_t max_rank,
                    std::byte* to)
       : path_(dir + "/adapter_model.safetensors"),
         sites_(sites),
+        elsewhere_(elsewhere),
         layout_(layout),
         max_rank_(max_rank),
         to_(to) {}
@@ -77,6 +94,9 @@ class PeftTensorReader {
       for (const LinearSitePart& part : site.parts) {
         modules_[part.module];
       }
+    }
+    for (const std::string& module : elsewhere_) {
+      modules_[module];
     }
     for (const SafetensorsTensor& tensor : file.tensors()) {
       if (auto sorted = sort(tensor); !sorted) {
@@ -199,21 +219,21 @@ class PeftTensorReader {
                     pair.a->name,
                     fmt::format("has rank {}; --max-lora-rank is {}", module->r, max_rank_));
     }
-    if (auto fits = check_shape(*pair.a, module->r, sites_[site].k); !fits) {
+    if (auto fits = check_shape(*pair.a, module->r, sites_[site].module_cols); !fits) {
       return tl::unexpected(fits.error());
     }
     if (auto fits = check_shape(*pair.b, part.module_rows, module->r); !fits) {
       return tl::unexpected(fits.error());
     }
-    return write_part(file, pair, *module, layout_.products[site], index, part);
+    return write_part(file, pair, *module, sites_[site], layout_.products[site], index);
   }
 
   Result<int32_t> write_part(const SafetensorsFile& file,
                              const Pair& pair,
                              const PeftConfig::Module& module,
+                             const LinearSite& site,
                              const LowRankProduct& product,
-                             size_t index,
-                             const LinearSitePart& part) {
+                             size_t index) {
     const auto a = values_of_tensor(file, *pair.a);
     const auto b = values_of_tensor(file, *pair.b);
     if (!a || !b) {
@@ -221,11 +241,12 @@ class PeftTensorReader {
           ErrorCode::kCorrupt, a ? pair.b->name : pair.a->name, "has a value that is not finite");
     }
     const LowRankPart& at = product.parts[index];
-    pack_low_rank_a(layout_.dtype, module.r, product.k, a->data(), to_ + at.a);
+    const std::vector<float> a_here = columns_of(*a, site.module_cols, site.first_col, site.k);
+    pack_low_rank_a(layout_.dtype, module.r, product.k, a_here.data(), to_ + at.a);
     pack_low_rank_b(layout_.dtype,
                     module.r,
                     at.n,
-                    b->data() + part.first_row * module.r,
+                    b->data() + site.parts[index].first_row * module.r,
                     module.scale,
                     to_ + at.b);
     return stored_rank(layout_.dtype, module.r);
@@ -237,10 +258,11 @@ class PeftTensorReader {
 
   std::string path_;
   std::span<const LinearSite> sites_;
+  std::span<const std::string> elsewhere_;
   const BankLayout& layout_;
   int32_t max_rank_;
   std::byte* to_;
-  std::unordered_map<std::string, Pair> modules_;  // of the model
+  std::unordered_map<std::string, Pair> modules_;  // of the model, on all stages
   size_t num_tensors_ = 0;
 };
 
@@ -248,6 +270,7 @@ class PeftTensorReader {
 
 Result<void> read_peft_adapter(const std::string& dir,
                                std::span<const LinearSite> sites,
+                               std::span<const std::string> elsewhere,
                                const BankLayout& layout,
                                int32_t max_rank,
                                std::byte* to) {
@@ -259,7 +282,7 @@ Result<void> read_peft_adapter(const std::string& dir,
   if (!file) {
     return tl::unexpected(file.error());
   }
-  return PeftTensorReader(dir, sites, layout, max_rank, to).read(*config, *file);
+  return PeftTensorReader(dir, sites, elsewhere, layout, max_rank, to).read(*config, *file);
 }
 
 }  // namespace warprow

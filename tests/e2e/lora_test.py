@@ -49,6 +49,8 @@ def write_adapter(folder, seed, rank=4, **config):
 
 
 class Lora(unittest.TestCase):
+    RANKS = ()
+
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -64,7 +66,7 @@ class Lora(unittest.TestCase):
         write_adapter(cls.path / "cut", 9)
         file = cls.path / "cut" / "adapter_model.safetensors"
         file.write_bytes(file.read_bytes()[:-5])
-        cls.server = Server(*SETTINGS, "--enable-lora", "--lora-modules", f"a0={cls.path}/a0,a1={cls.path}/a1",
+        cls.server = Server(*SETTINGS, *cls.RANKS, "--enable-lora", "--lora-modules", f"a0={cls.path}/a0,a1={cls.path}/a1",
                             "--max-loras", "2", "--max-cpu-loras", "4", "--max-lora-rank", "8", "--allow-lora-updates",
                             "--served-model-name", "base", model=str(cls.model))  # fmt: skip
 
@@ -124,7 +126,7 @@ class Lora(unittest.TestCase):
         self.assertEqual(together, alone)
 
     def test_generate_and_run_batch_answer_the_same(self):
-        base = [BIN, "generate", str(self.model), *SETTINGS, "-p", PROMPT, "--temperature", "0", "--max-tokens", "12",
+        base = [BIN, "generate", str(self.model), *SETTINGS, *self.RANKS, "-p", PROMPT, "--temperature", "0", "--max-tokens", "12",
                 "--ignore-eos", "--output", "json"]  # fmt: skip
         done = subprocess.run([*base, "--lora", str(self.path / "a1")], capture_output=True, timeout=TIMEOUT,
                               env=clean_environment(), check=True)  # fmt: skip
@@ -133,7 +135,7 @@ class Lora(unittest.TestCase):
                   "body": {"model": name, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "ignore_eos": True}}
                  for name in ("base", "a0", "a1")]  # fmt: skip
         (self.path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        subprocess.run([BIN, "run-batch", str(self.model), *SETTINGS, "--enable-lora", "--max-loras", "2",
+        subprocess.run([BIN, "run-batch", str(self.model), *SETTINGS, *self.RANKS, "--enable-lora", "--max-loras", "2",
                         "--lora-modules", f"a0={self.path}/a0,a1={self.path}/a1", "--served-model-name", "base",
                         "-i", str(self.path / "in.jsonl"), "-o", str(self.path / "out.jsonl")],
                        capture_output=True, timeout=TIMEOUT, env=clean_environment(), check=True)  # fmt: skip
@@ -217,6 +219,14 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.server.post("/v1/completions", {"model": "x", "prompt": PROMPT})[0], 404)
 
 
+class TensorParallelLora(Lora):
+    RANKS = ("--tensor-parallel-size", "2")
+
+
+class PipelineLora(Lora):
+    RANKS = ("--pipeline-parallel-size", "2")
+
+
 class Flags(unittest.TestCase):
     def fails(self, needle, *flags):
         done = subprocess.run([BIN, *flags], capture_output=True, text=True, timeout=TIMEOUT, env=clean_environment())
@@ -229,7 +239,6 @@ class Flags(unittest.TestCase):
         self.fails("'x' is not NAME=DIRECTORY", "serve", model, "--enable-lora", "--lora-modules", "x")
         self.fails("--max-cpu-loras: 1 is below --max-loras 2", "serve", model, "--enable-lora", "--max-loras", "2",
                    "--max-cpu-loras", "1")  # fmt: skip
-        self.fails("--enable-lora: not supported with --tensor-parallel-size 2", "serve", model, "--enable-lora", "-tp", "2")
         self.fails("--allow-lora-updates needs --enable-lora", "serve", model, "--port", "0", "--allow-lora-updates")
         self.fails("--allow-lora-updates needs --api-key", "serve", model, "--port", "0", "--allow-lora-updates",
                    "--enable-lora", "--host", "0.0.0.0")  # fmt: skip

@@ -5,6 +5,9 @@
 #include "tests/executor/executor_faults.h"
 #include "tests/executor/step_cost.h"
 #include "tests/executor/tiny_config.h"
+#include "tests/support/random_adapter.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temp_dir.h"
 
 #include <algorithm>
 #include <chrono>
@@ -88,6 +91,34 @@ TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
   }
   EXPECT_EQ(executor->stats().steps, 20);
   executor->set_wake_up(nullptr);
+}
+
+// Each rank reads an adapter and answers for itself. Places are free again after a failure.
+TEST(MpExecutorAdapters, EveryRankLoads) {
+  const test::TempDir dir;
+  const test::RandomModel model{.num_layers = 2, .hidden_size = 128, .intermediate_size = 128};
+  EngineConfig config = ranks_config(2);
+  config.model = model.write(dir);
+  config.kv_cache_memory_bytes = 4 << 20;
+  config.enable_lora = true;
+  const std::unique_ptr<Executor> executor = make_executor(config);
+  EXPECT_EQ(executor->model_facts().max_loras, 1);
+  const auto load = [&](int32_t id, const std::string& path) {
+    std::vector<std::string> states;
+    do {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      states = executor->call(LoadLora{id, path}).get();
+    } while (std::ranges::count(states, "loading") > 0);
+    return states;
+  };
+  const std::string none = (dir.path() / "none").string();
+  for (const std::string& state : load(0, none)) {
+    EXPECT_THAT(state, AllOf(HasSubstr("error "), HasSubstr(none)));
+  }
+  const std::string path = test::RandomAdapter{}.write(dir, "adapter", model);
+  EXPECT_EQ(load(1, path), std::vector<std::string>(2, "busy"));
+  executor->call(UnloadLora{0}).get();
+  EXPECT_EQ(load(1, path), std::vector<std::string>(2, "ready"));
 }
 
 TEST(MpExecutorStages, KeepsAStepForEachStageInFlight) {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks on GPUs against one GPU, with random weights.
 
-    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,verify,faults] [--rounds N]
+    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,adapters,verify,faults] [--rounds N]
 
 Needs two GPUs; without them it is skipped. With four, TP=4, PP=4 and TP=2 with PP=2 are tested too. `tokens`: greedy and seeded answers of several ranks
 against those of one rank, in float32 and bf16, over prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
-other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `verify`: `warprow verify` with
+other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `adapters`: the same with a LoRA adapter. `verify`: `warprow verify` with
 several ranks, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
 command with its name and nothing left behind; N rounds. `hosts` (as root): the ranks of a launcher on two hosts, which are two
 mount namespaces with a /dev/shm each; NCCL goes over TCP between them.
@@ -125,6 +125,19 @@ def check_tokens(run):
             for mistake in mistakes[:5]:
                 print(f"    {mistake}")
     return not failed
+
+
+def check_adapters(run):
+    adapter = run.model / "adapter"
+    writer = Path(__file__).resolve().parents[2] / "bench" / "random_adapter.py"
+    subprocess.run([sys.executable, writer, run.model, adapter], check=True)
+    adapted = Runner(run.binary, run.model, run.device, [*run.extra, "--lora", str(adapter)])
+    adapted.divisions = run.divisions
+    lines = requests()[:4]
+    if [a["token_ids"] for a in adapted.generate(lines)] == [a["token_ids"] for a in run.generate(lines)]:
+        print("FAIL the adapter changes nothing")
+        return False
+    return check_tokens(adapted)
 
 
 def check_verify(run):
@@ -262,7 +275,7 @@ def num_gpus():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warprow", required=True, help="the built program")
-    parser.add_argument("--only", default="tokens,verify,faults")
+    parser.add_argument("--only", default="tokens,adapters,verify,faults")
     parser.add_argument("--device", default="cuda", help="cpu tests this script")
     parser.add_argument("--rounds", type=int, default=1, help="how often each fault is tried")
     parser.add_argument("--start-time", type=float, default=3, help="seconds until ranks run steps")
@@ -271,7 +284,7 @@ def main():
     if options.device == "cuda" and num_gpus() < 2:
         print("skipped: needs two GPUs")
         sys.exit(77)
-    checks = {"tokens": check_tokens, "verify": check_verify, "faults": check_faults, "hosts": check_hosts}
+    checks = {"tokens": check_tokens, "adapters": check_adapters, "verify": check_verify, "faults": check_faults, "hosts": check_hosts}
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name))
         run = Runner(options.warprow, Path(name), options.device, options.flags.split())

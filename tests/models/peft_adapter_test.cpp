@@ -45,19 +45,23 @@ std::vector<LinearSite> sites_of(bool fused = false) {
                         : LinearSitePart{at + name, rows, 0, rows, column});
     column += rows;
   }
-  return {{16, qkv},
-          {32, {{at + "o_proj", 16, 0, 16, 0}}},
-          {16, {{"layers.0.mlp.gate_proj", 24, 0, 24, 0}, {"layers.0.mlp.up_proj", 24, 0, 24, 24}}},
-          {24, {{"layers.0.mlp.down_proj", 16, 0, 16, 0}}}};
+  return {{16, 16, 0, qkv},
+          {32, 32, 0, {{at + "o_proj", 16, 0, 16, 0}}},
+          {16,
+           16,
+           0,
+           {{"layers.0.mlp.gate_proj", 24, 0, 24, 0}, {"layers.0.mlp.up_proj", 24, 0, 24, 24}}},
+          {24, 24, 0, {{"layers.0.mlp.down_proj", 16, 0, 16, 0}}}};
 }
 
 struct Bank {
   std::vector<LinearSite> sites = sites_of();
+  std::vector<std::string> elsewhere;
   BankLayout layout = value_or_throw(make_bank_layout(sites, DType::kF32, kMaxRank));
   std::vector<std::byte> bytes = std::vector<std::byte>(static_cast<size_t>(layout.bytes));
 
   Result<void> read(const std::string& dir) {
-    return read_peft_adapter(dir, sites, layout, kMaxRank, bytes.data());
+    return read_peft_adapter(dir, sites, elsewhere, layout, kMaxRank, bytes.data());
   }
   [[nodiscard]] int32_t rank(size_t site, size_t part) const {
     int32_t rank = 0;
@@ -127,6 +131,72 @@ TEST(PeftAdapter, DividesAMergedModule) {
     EXPECT_EQ(bank.value(to.b, 0), static_cast<float>(to.y_col * 2));
     EXPECT_EQ(bank.value(to.b, to.n), static_cast<float>(to.y_col * 2 + 1));
   }
+}
+
+// B is cut by the outputs of a rank, A by its inputs.
+TEST(PeftAdapter, ReadsTheRanksPart) {
+  const TempDir dir;
+  const RandomAdapter adapter{.r = 4, .targets = {"k_proj", "o_proj"}};
+  const std::string path = adapter.write(dir, "a", kModel);
+  Bank bank;
+  bank.sites[0].parts[1] = {"layers.0.self_attn.k_proj", 16, 8, 8, 32};
+  bank.sites[1].k = 8;
+  bank.sites[1].first_col = 24;
+  bank.layout = value_or_throw(make_bank_layout(bank.sites, DType::kF32, kMaxRank));
+  const Result<void> read = bank.read(path);
+  ASSERT_TRUE(read) << read.error().message;
+  for (const RandomAdapter::Pair& pair : adapter.pairs(kModel)) {
+    const bool is_k = pair.module.ends_with("k_proj");
+    const LowRankPart& part = bank.layout.products[is_k ? 0 : 1].parts[is_k ? 1 : 0];
+    const int64_t rows = is_k ? 8 : 16;
+    const int64_t first_row = is_k ? 8 : 0;
+    const int64_t cols = is_k ? 16 : 8;
+    const int64_t first_col = is_k ? 0 : 24;
+    for (int64_t r = 0; r < 4; ++r) {
+      for (int64_t i = 0; i < cols; ++i) {
+        EXPECT_EQ(bank.value(part.a, r * cols + i),
+                  pair.a[static_cast<size_t>(r * pair.cols + first_col + i)]);
+      }
+      for (int64_t j = 0; j < rows; ++j) {
+        EXPECT_FLOAT_EQ(bank.value(part.b, r * rows + j),
+                        pair.b[static_cast<size_t>((first_row + j) * 4 + r)] * 4.0F);
+      }
+    }
+  }
+}
+
+// Tensors for layers of other stages are left to them; those of no stage are refused.
+TEST(PeftAdapter, LeavesModulesOfOtherStages) {
+  const TempDir dir;
+  RandomModel model = kModel;
+  model.num_layers = 2;
+  const RandomAdapter adapter{.r = 4, .targets = {"q_proj"}};
+  const std::string path = adapter.write(dir, "a", model);
+  Bank bank;
+  const Result<void> refused = bank.read(path);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("layers.1.self_attn.q_proj"), std::string::npos);
+  bank.elsewhere = {"layers.1.self_attn.q_proj"};
+  const Result<void> read = bank.read(path);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(bank.rank(0, 0), 4);
+}
+
+// Tiles have vectors of eight elements.
+TEST(BankLayout, NamesThePartThatIsNoMultipleOfEight) {
+  std::vector<LinearSite> sites = sites_of();
+  sites[3].k = 12;
+  EXPECT_TRUE(make_bank_layout(sites, DType::kF32, kMaxRank));
+  Result<BankLayout> layout = make_bank_layout(sites, DType::kBF16, kMaxRank);
+  ASSERT_FALSE(layout);
+  EXPECT_EQ(layout.error().message,
+            "--enable-lora: layers.0.mlp.down_proj has 12 inputs on a rank, which is no multiple "
+            "of 8");
+  sites = sites_of();
+  sites[2].parts[1].rows = 12;
+  layout = make_bank_layout(sites, DType::kBF16, kMaxRank);
+  ASSERT_FALSE(layout);
+  EXPECT_NE(layout.error().message.find("up_proj has 12 outputs"), std::string::npos);
 }
 
 void expect_has(const std::string& line, const std::string& part) {

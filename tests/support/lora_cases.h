@@ -54,10 +54,23 @@ inline RigOptions options_of(const std::string& model, const std::string& device
   options.config.max_num_seqs = 16;
   options.config.max_num_batched_tokens = 64;
   options.config.enable_prefix_caching = false;
+  options.config.fp8_activations = "off";
   if (device == "cpu") {
     options.config.threads = 1;
     options.device.num_threads = 1;
   }
+  return options;
+}
+
+// How many ranks divide each layer, and how many stages the list of layers.
+struct LoraRanks {
+  int32_t tensor = 1;
+  int32_t pipeline = 1;
+};
+
+inline RigOptions divided(RigOptions options, const LoraRanks& ranks) {
+  options.config.tensor_parallel_size = ranks.tensor;
+  options.config.pipeline_parallel_size = ranks.pipeline;
   return options;
 }
 
@@ -87,64 +100,61 @@ inline void load_all(ModelRig& rig, const TempDir& dir, const RandomModel& model
   }
 }
 
-class Lora : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (std::string(GetParam()) == "cuda") {
-      if (const cuda::Availability found = cuda::find_device(); !found.why_not.empty()) {
-        GTEST_SKIP() << found.why_not;
+inline double worst_difference(const std::vector<TokenLogprobs>& a,
+                               const std::vector<TokenLogprobs>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(a[i].logprob) - b[i].logprob));
+  }
+  return worst;
+}
+
+// Answers of several adapters and of the model itself, which ranks may divide, are those of merged weights on one rank: rows
+// with an adapter within `limit`, those without one bit for bit unless sums are over ranks.
+// base: where the model lies. values: where its weights lie as bf16 or float32, if not there.
+inline void expect_merged(const RandomModel& model,
+                          const std::string& device,
+                          const LoraRanks& ranks,
+                          const TempDir& dir,
+                          const std::string& base,
+                          const std::string& values,
+                          double limit = 1e-4) {
+  const std::vector<Request> requests = requests_of(model, 8);
+  ModelRig rig(divided(with_lora(options_of(base, device)), ranks));
+  load_all(rig, dir, model);
+  for (const Request& request : requests) {
+    rig.add(request);
+  }
+  rig.run();
+  EXPECT_GT(rig.scheduler().stats().num_mixed_steps, 0);
+  for (int32_t i = -1; i < kNumAdapters; ++i) {
+    SCOPED_TRACE(i);
+    const std::string merged =
+        i < 0 ? base : adapter(i).write_merged(dir, "merged" + std::to_string(i), model, values);
+    ModelRig alone(options_of(merged, device));
+    for (Request request : requests) {
+      if (request.adapter == i) {
+        request.adapter = -1;
+        alone.add(request);
       }
     }
-  }
-
-  static double worst_difference(const std::vector<TokenLogprobs>& a,
-                                 const std::vector<TokenLogprobs>& b) {
-    EXPECT_EQ(a.size(), b.size());
-    double worst = 0;
-    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-      worst = std::max(worst, std::abs(static_cast<double>(a[i].logprob) - b[i].logprob));
-    }
-    return worst;
-  }
-
-  static void expect_merged(const RandomModel& model) {
-    const TempDir dir;
-    const std::string base = model.write(dir);
-    const std::vector<Request> requests = requests_of(model, 8);
-    ModelRig rig(with_lora(options_of(base, GetParam())));
-    load_all(rig, dir, model);
-    for (const Request& request : requests) {
-      rig.add(request);
-    }
-    rig.run();
-    EXPECT_GT(rig.scheduler().stats().num_mixed_steps, 0);
-    for (int32_t i = -1; i < kNumAdapters; ++i) {
-      SCOPED_TRACE(i);
-      const std::string merged =
-          i < 0 ? base : adapter(i).write_merged(dir, "merged" + std::to_string(i), model, base);
-      ModelRig alone(options_of(merged, GetParam()));
-      for (Request request : requests) {
-        if (request.adapter == i) {
-          request.adapter = -1;
-          alone.add(request);
-        }
-      }
-      for (const auto& [id, result] : alone.run()) {
-        const RigResult& adapted = rig.results().at(id);
-        EXPECT_EQ(adapted.tokens, result.tokens);
-        const double limit = i < 0 ? 0.0 : 1e-4;
-        EXPECT_LE(worst_difference(adapted.logprobs, result.logprobs), limit);
-        EXPECT_LE(worst_difference(adapted.prompt_logprobs, result.prompt_logprobs), limit);
-      }
+    for (const auto& [id, result] : alone.run()) {
+      const RigResult& adapted = rig.results().at(id);
+      EXPECT_EQ(adapted.tokens, result.tokens);
+      const double most = i < 0 && ranks.tensor == 1 ? 0.0 : limit;
+      EXPECT_LE(worst_difference(adapted.logprobs, result.logprobs), most);
+      EXPECT_LE(worst_difference(adapted.prompt_logprobs, result.prompt_logprobs), most);
     }
   }
-};
+}
 
-TEST_P(Lora, EqualsMergedWeights) { expect_merged(small_model()); }
-
-TEST_P(Lora, EqualsMergedWeightsWithBiasesAndNorms) {
-  expect_merged(small_model("qwen2"));
-  expect_merged(small_model("qwen3"));
+inline void expect_merged(const RandomModel& model,
+                          const std::string& device,
+                          const LoraRanks& ranks = {}) {
+  const TempDir dir;
+  const std::string base = model.write(dir);
+  expect_merged(model, device, ranks, dir, base, base);
 }
 
 struct LoraAxis {
@@ -152,14 +162,16 @@ struct LoraAxis {
   void (*set)(RigOptions&);
 };
 
-TEST_P(Lora, RowsHaveTheSameBitsInABatch) {
-  const RandomModel model = small_model();
+// A row has the bits that it has alone, in every configuration; one without an adapter those that it has without --enable-lora.
+inline void expect_same_bits_in_a_batch(const RandomModel& model,
+                                        const std::string& base,
+                                        const std::string& device,
+                                        const LoraRanks& ranks,
+                                        const std::vector<std::string>& dtypes) {
   const TempDir dir;
-  const std::string base = model.write(dir);
   const std::vector<Request> requests = requests_of(model, 16);
-  const std::string device = GetParam();
-  for (const char* dtype : {"float32", "auto"}) {
-    RigOptions options = with_lora(options_of(base, device));
+  for (const std::string& dtype : dtypes) {
+    RigOptions options = divided(with_lora(options_of(base, device)), ranks);
     options.config.dtype = dtype;
     options.config.batch_invariant = device == "cuda";
     RigOptions alone = options;
@@ -215,7 +227,7 @@ TEST_P(Lora, RowsHaveTheSameBitsInABatch) {
          }},
     };
     for (const LoraAxis& axis : axes) {
-      SCOPED_TRACE(std::string(dtype) + " " + axis.name);
+      SCOPED_TRACE(dtype + " " + axis.name);
       RigOptions changed = options;
       axis.set(changed);
       ModelRig rig(changed);
@@ -232,6 +244,32 @@ TEST_P(Lora, RowsHaveTheSameBitsInABatch) {
     }
   }
 }
+
+inline void expect_same_bits_in_a_batch(const std::string& device, const LoraRanks& ranks = {}) {
+  const RandomModel model = small_model();
+  const TempDir dir;
+  expect_same_bits_in_a_batch(model, model.write(dir), device, ranks, {"float32", "auto"});
+}
+
+class Lora : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string(GetParam()) == "cuda") {
+      if (const cuda::Availability found = cuda::find_device(); !found.why_not.empty()) {
+        GTEST_SKIP() << found.why_not;
+      }
+    }
+  }
+};
+
+TEST_P(Lora, EqualsMergedWeights) { expect_merged(small_model(), GetParam()); }
+
+TEST_P(Lora, EqualsMergedWeightsWithBiasesAndNorms) {
+  expect_merged(small_model("qwen2"), GetParam());
+  expect_merged(small_model("qwen3"), GetParam());
+}
+
+TEST_P(Lora, RowsHaveTheSameBitsInABatch) { expect_same_bits_in_a_batch(GetParam()); }
 
 // The same prompt under several adapters: cached blocks of one must not serve another.
 TEST_P(Lora, CachedPrefixesBelongToTheirAdapter) {

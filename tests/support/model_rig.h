@@ -182,14 +182,14 @@ class ModelRig {
 
   // Loads a LoRA adapter, which requests may then name by this number.
   void load_adapter(int32_t id, const std::string& dir) {
-    const std::string number = std::to_string(id);
-    WR_CHECK(call("load_lora", number + " " + dir).empty(), "no place for adapter {}", id);
-    std::string state = "loading";
-    while (state == "loading") {
+    for (bool loading = true; loading;) {
+      loading = false;
+      for (const std::string& state : executor_->call(LoadLora{id, dir}).get()) {
+        WR_CHECK(state == "loading" || state == "ready", "{}", state);
+        loading = loading || state == "loading";
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      state = call("lora_state", number);
     }
-    WR_CHECK(state == "ready", "{}", state);
     scheduler_->adapters().add(id);
   }
 

@@ -87,7 +87,7 @@ struct RandomAdapter {
     return (dir.path() / name).string();
   }
 
-  // Writes the model in float32 with W + scale B A into dir/name. base: where the model was written.
+  // Writes the model in float32 with W + scale B A into dir/name. base: where it was written, in bf16 or float32.
   std::string write_merged(const TempDir& dir,
                            const std::string& name,
                            const RandomModel& model,
@@ -147,6 +147,11 @@ struct RandomAdapter {
   static std::vector<float> floats_of(const SafetensorsFile& file,
                                       const SafetensorsTensor& tensor) {
     const auto bytes = file.tensor_bytes(tensor);
+    if (tensor.dtype == SafetensorsDtype::kF32) {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      return values;
+    }
     std::vector<float> values(bytes.size() / sizeof(uint16_t));
     for (size_t i = 0; i < values.size(); ++i) {
       uint16_t half = 0;

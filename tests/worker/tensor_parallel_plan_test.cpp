@@ -100,6 +100,27 @@ TEST_F(TensorParallelPlan, ABlockHoldsTheRanksOwnHeads) {
   EXPECT_EQ(plan(1, 2).kv.num_heads, (std::vector<int32_t>{2}));
 }
 
+// A bank has whole matrices A of Q, K, V, gate and up, whole matrices B of O and down, and a rank's part of the others.
+TEST_F(TensorParallelPlan, BanksOfAdaptersHaveTheRanksPart) {
+  constexpr int32_t kRank = 16;
+  constexpr int32_t kLoras = 3;
+  const auto state_bytes = [&](int32_t num_ranks) {
+    EngineConfig settings = config(num_ranks);
+    settings.enable_lora = true;
+    settings.max_loras = kLoras;
+    settings.max_lora_rank = kRank;
+    const ModelPlan with = value_or_throw(plan_model(settings, machine()));
+    return with.memory.state_bytes - plan(0, num_ranks).memory.state_bytes;
+  };
+  const int64_t q = int64_t{model_.num_heads} * model_.head_dim;
+  const int64_t kv = int64_t{model_.num_kv_heads} * model_.head_dim;
+  const int64_t inner = model_.intermediate_size;
+  const int64_t b_of_qkv_and_gate_up = q + 2 * kv + 2 * inner;
+  const int64_t a_of_o_and_down = q + inner;
+  const int64_t halved = model_.num_layers * kRank * (b_of_qkv_and_gate_up + a_of_o_and_down) / 2;
+  EXPECT_EQ(state_bytes(1) - state_bytes(2), kLoras * halved * int64_t{sizeof(float)});
+}
+
 TEST_F(TensorParallelPlan, RanksShareAMachine) {
   const ModelPlan mine = plan(1, 2);
   EXPECT_EQ(mine.config.threads, 4);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,10 +14,11 @@ namespace warprow {
 
 AdapterStore::AdapterStore(Device& device,
                            std::span<const LinearSite> sites,
+                           std::vector<std::string> elsewhere,
                            const BankLayout& layout,
                            int32_t max_rank,
                            int32_t max_adapters)
-    : sites_(sites), layout_(layout), max_rank_(max_rank) {
+    : sites_(sites), elsewhere_(std::move(elsewhere)), layout_(layout), max_rank_(max_rank) {
   for (int32_t i = 0; i < max_adapters; ++i) {
     places_.push_back(std::make_unique<Place>());
     places_.back()->memory = device.make_pinned(static_cast<size_t>(layout.bytes));
@@ -29,12 +31,15 @@ AdapterStore::Place* AdapterStore::find(int32_t id) {
   return found == places_.end() ? nullptr : found->get();
 }
 
-bool AdapterStore::load(int32_t id, const std::string& dir, uint64_t steps_taken) {
+std::string AdapterStore::load(int32_t id, const std::string& dir, uint64_t steps_taken) {
+  if (const Place* begun = find(id)) {
+    return state_of(*begun);
+  }
   const auto found = std::ranges::find_if(places_, [steps_taken](const auto& place) {
     return place->state == State::kFree && place->last_step <= steps_taken;
   });
   if (found == places_.end()) {
-    return false;
+    return "busy";
   }
   Place& place = **found;
   place.id = id;
@@ -42,7 +47,7 @@ bool AdapterStore::load(int32_t id, const std::string& dir, uint64_t steps_taken
   place.reader = std::jthread([this, &place, dir] {
     Result<void> read;
     try {
-      read = read_peft_adapter(dir, sites_, layout_, max_rank_, place.memory.data());
+      read = read_peft_adapter(dir, sites_, elsewhere_, layout_, max_rank_, place.memory.data());
     } catch (const std::exception& failure) {
       read = fail(ErrorCode::kInternal, fmt::format("{}: {}", dir, failure.what()));
     }
@@ -51,25 +56,15 @@ bool AdapterStore::load(int32_t id, const std::string& dir, uint64_t steps_taken
     }
     place.state = read ? State::kReady : State::kFailed;
   });
-  return true;
+  return "loading";
 }
 
-std::string AdapterStore::state(int32_t id) {
-  Place* place = find(id);
-  if (place == nullptr) {
-    return "unknown";
+std::string AdapterStore::state_of(const Place& place) {
+  const State state = place.state;
+  if (state != State::kFailed) {
+    return state == State::kReady ? "ready" : "loading";
   }
-  const State state = place->state;
-  if (state == State::kLoading) {
-    return "loading";
-  }
-  if (state == State::kReady) {
-    return "ready";
-  }
-  std::string error =
-      fmt::format("error {} {}", static_cast<int>(place->error.code), place->error.message);
-  remove(id);
-  return error;
+  return fmt::format("error {} {}", static_cast<int>(place.error.code), place.error.message);
 }
 
 void AdapterStore::remove(int32_t id) {

@@ -24,17 +24,17 @@ namespace warprow {
 // Invariant: a copy is overwritten only after the last step that read it is done.
 class AdapterStore {
  public:
-  // sites and layout outlive it.
+  // sites and layout outlive it. elsewhere: read_peft_adapter.
   AdapterStore(Device& device,
                std::span<const LinearSite> sites,
+               std::vector<std::string> elsewhere,
                const BankLayout& layout,
                int32_t max_rank,
                int32_t max_adapters);
 
-  // Begins to read the adapter in `dir`. False if all places are taken. steps_taken: those whose output was taken.
-  bool load(int32_t id, const std::string& dir, uint64_t steps_taken);
-  // "loading", "ready", or "error CODE MESSAGE", whose place is then free again. "unknown" for another id.
-  std::string state(int32_t id);
+  // Begins to read the adapter in `dir`, unless it has begun. "loading", "ready", "error CODE MESSAGE", or "busy" if all places
+  // are taken. steps_taken: those whose output was taken.
+  std::string load(int32_t id, const std::string& dir, uint64_t steps_taken);
   // Frees the adapter's place.
   void remove(int32_t id);
 
@@ -52,8 +52,10 @@ class AdapterStore {
     std::jthread reader;     // while it is kLoading
   };
   Place* find(int32_t id);
+  static std::string state_of(const Place& place);
 
   std::span<const LinearSite> sites_;
+  std::vector<std::string> elsewhere_;
   const BankLayout& layout_;
   int32_t max_rank_;
   std::vector<std::unique_ptr<Place>> places_;

@@ -36,6 +36,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
         layout_(layout_of(parts, options)),
         store_(*parts.device,
                parts.model->linear_sites(),
+               parts.model->modules_of_other_stages(),
                layout_,
                options.max_lora_rank,
                options.max_cpu_loras),
@@ -185,11 +186,8 @@ class Lora final : public RunnerFeature, public LinearDelta {
   void add_operations(Operations& operations) {
     operations.add("load_lora", [this](const std::string& argument) {
       const size_t space = argument.find(' ');
-      const bool begun = store_.load(std::stoi(argument), argument.substr(space + 1), num_taken_);
-      return std::string(begun ? "" : "busy");
+      return store_.load(std::stoi(argument), argument.substr(space + 1), num_taken_);
     });
-    operations.add("lora_state",
-                   [this](const std::string& id) { return store_.state(std::stoi(id)); });
     operations.add("unload_lora", [this](const std::string& argument) {
       const int32_t id = std::stoi(argument);
       store_.remove(id);
