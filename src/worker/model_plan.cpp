@@ -155,11 +155,6 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
         ErrorCode::kUnsupported,
         fmt::format("--kv-cache-dtype: {} with an encoder is not supported", dtype_name(kv_dtype)));
   }
-  if (is_f8(kv_dtype) && config.speculation.has_head()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--kv-cache-dtype: {} with a head that drafts is not supported",
-                            dtype_name(kv_dtype)));
-  }
   if (is_f8(kv_dtype) && config.dtype == "float32" && plan.device.kind == DeviceKind::kCuda) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("--kv-cache-dtype: {} with --dtype float32 is not supported on a GPU",
@@ -188,8 +183,10 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   }
   const DecoderSpec mine = rank_spec(plan.spec, plan.place.tensor);
   std::vector<const DecoderSpec*> models = {&mine};
+  DecoderSpec drafter;
   if (plan.draft != nullptr) {
-    models.push_back(&plan.draft->spec);
+    drafter = rank_spec(plan.draft->spec, plan.draft->place(plan.place.tensor));
+    models.push_back(&drafter);
   }
   Result<KvPlan> kv = plan_kv(models, options, *backends);
   if (!kv) {

@@ -193,7 +193,7 @@ class RandomHead {
       : target_(target), random_(seed) {
     head_.format = format;
     OracleLayer& layer = head_.layer;
-    layer.num_heads = 2;
+    layer.num_heads = target.layers.front().num_heads;
     layer.num_kv_heads = 1;
     layer.head_dim = layer.rot_dim = 64;
     layer.theta = 5000;
@@ -236,6 +236,14 @@ class RandomHead {
 
   [[nodiscard]] const OracleHead& head() const { return head_; }
   [[nodiscard]] Bytes weights() const { return writer_.bytes(); }
+
+  // Adds scales of an 8-bit KV cache, which the oracle does not know.
+  void add_kv_scales(float scale) {
+    const std::string at = head_.format == HeadFormat::kEagle3 ? "midlayer." : "layers.0.";
+    for (const char* name : {"self_attn.k_scale", "self_attn.v_scale"}) {
+      writer_.add_f32(at + name, {1}, std::vector<float>{scale});
+    }
+  }
 
   [[nodiscard]] nlohmann::json config() const {
     const OracleLayer& layer = head_.layer;
