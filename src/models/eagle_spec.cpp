@@ -69,13 +69,19 @@ Result<void> check_options(const nlohmann::json& json) {
     const auto at = object.find(key);
     return at != object.end() && at->is_boolean() && at->get<bool>();
   };
-  for (const char* key : {"norm_before_fc", "layernorms", "add_para_norm", "parallel_drafting"}) {
-    if (is_true(json, key)) {
+  const auto nested = json.find("eagle_config");
+  const bool has_nested = nested != json.end() && nested->is_object();
+  for (const char* key : {"norm_before_fc",
+                          "fc_norm",
+                          "norm_output",
+                          "layernorms",
+                          "add_para_norm",
+                          "parallel_drafting"}) {
+    if (is_true(json, key) || (has_nested && is_true(*nested, key))) {
       return refuse_draft(fmt::format("{}: true is not supported", key));
     }
   }
-  const auto nested = json.find("eagle_config");
-  if (nested != json.end() && nested->is_object() && nested->contains("use_aux_hidden_state") &&
+  if (has_nested && nested->contains("use_aux_hidden_state") &&
       !is_true(*nested, "use_aux_hidden_state")) {
     return refuse_draft("use_aux_hidden_state: false is not supported");
   }

@@ -169,6 +169,12 @@ TEST(Eagle, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(error_with([](Json& c) { c["draft_vocab_size"] = 9; }), HasSubstr("d2t"));
   EXPECT_THAT(error_with([](Json& c) { c["norm_before_fc"] = true; }),
               HasSubstr("norm_before_fc: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["eagle_config"]["norm_before_fc"] = true; }),
+              HasSubstr("norm_before_fc: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["norm_output"] = true; }, HeadFormat::kSpeculators),
+              HasSubstr("norm_output: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["fc_norm"] = true; }, HeadFormat::kSpeculators),
+              HasSubstr("fc_norm: true is not supported"));
   EXPECT_THAT(error_with([](Json& c) { c["speculators_model_type"] = "mlp"; }),
               HasSubstr("speculators_model_type: \"mlp\" is not read by the method eagle3"));
   EXPECT_THAT(
