@@ -70,6 +70,9 @@ EagleHead::EagleHead(const EagleSpec& spec,
   const auto norm = [&](const std::string& name) {
     return load_norm(loader, spec.decoder, name, hidden);
   };
+  if (!spec.states_norm.empty()) {
+    states_norm_ = load_norm(loader, spec.decoder, spec.states_norm, spec.states_size());
+  }
   if (mtp) {
     embed_norm_ = norm(spec.embed_norm);
   }
@@ -134,6 +137,9 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   buffers_.residual = workspace.alloc<float>(toks * hidden);
   buffers_.embedded = workspace.alloc<float>(toks * hidden);
   buffers_.joined = activations(2 * hidden);
+  if (!states_norm_.empty()) {
+    buffers_.states = activations(spec_.states_size());
+  }
   buffers_.qkv = activations(attention.qkv_size() + attention.gate_size());
   buffers_.attention = activations(attention.out_size());
   buffers_.cos = workspace.alloc<float>(toks * inv_freq_.shape[0]);
@@ -199,7 +205,13 @@ LinearInput EagleHead::enter_eagle3(Stream& stream,
   const int64_t hidden = residual.shape[1];
   const float eps = spec_.decoder.rms_eps;
   if (in.own_states.empty()) {
-    fc_.forward(stream, {in.model_states}, residual, LinearEpilogue::kStore, buffers_.linear);
+    ConstActView states = in.model_states;
+    if (!states_norm_.empty()) {
+      const ActView normed = part_of(buffers_.states, toks, spec_.states_size());
+      rms_norm(stream, {states, states_norm_, normed, eps});
+      states = normed;
+    }
+    fc_.forward(stream, {states}, residual, LinearEpilogue::kStore, buffers_.linear);
   } else {
     gather_rows(stream, {in.own_states, {}, residual});
   }

@@ -85,6 +85,7 @@ class EagleHead {
     float* residual = nullptr;  // [T, hidden_size]
     float* embedded = nullptr;  // [T, hidden_size]
     ActView joined;             // [T, 2 * hidden_size]  embedding and states side by side
+    ActView states;             // [T, states_size]  normed in front of fc, or empty
     ActView qkv;                // [T, qkv_size + gate_size]
     ActView attention;          // [T, heads * head_dim]
     float* cos = nullptr;       // [T, rot_dim / 2]
@@ -110,6 +111,7 @@ class EagleHead {
   VocabPart vocab_;
   PackedWeight embedding_;  // without data: the model's
   Linear fc_;
+  View<const float, 1> states_norm_;  // EAGLE-3 with EagleSpec::states_norm
   View<const float, 1> embed_norm_;   // MTP
   View<const float, 1> hidden_norm_;  // EAGLE-3, MTP
   std::vector<Layer> layers_;

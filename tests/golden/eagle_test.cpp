@@ -57,6 +57,17 @@ TEST(Eagle, Eagle3WithTheModelsVocabularyAndAnEmbedding) {
 TEST(Eagle, TheFormatOfSpeculators) { expect_format(HeadFormat::kSpeculators, 8, true); }
 TEST(Eagle, TheAuthorsFormatOfEagle) { expect_format(HeadFormat::kEagle, 0); }
 
+// vllm#38111: heads of gpt-oss norm the states of three layers together.
+TEST(Eagle, ANormInFrontOfFc) {
+  HeadFiles head(HeadFormat::kEagle3, 8);
+  head.random.add_states_norm();
+  head.dir.write("config.json", head.random.config().dump());
+  head.dir.write("model.safetensors", head.random.weights());
+  const HeadRun seen = expect_drafts_of(
+      head, head_options(head, 3), {head_request(1, 17, 40), head_request(2, 1, 24)}, 3);
+  EXPECT_GT(seen.num_compared, 15);
+}
+
 // vllm#14649: keys and values of accepted drafts come from the model's states, not from those that the head guessed. The
 // oracle computes all of them from the model's.
 TEST(Eagle, AcceptedDraftsGetKeysFromTheModelsStates) {
@@ -167,10 +178,10 @@ TEST(Eagle, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(error_with([](Json& c) { c["eagle_aux_hidden_state_layer_ids"] = {2, 1, 3}; }),
               HasSubstr("[2,1,3] is not a list of 3 ascending layers"));
   EXPECT_THAT(error_with([](Json& c) { c["draft_vocab_size"] = 9; }), HasSubstr("d2t"));
-  EXPECT_THAT(error_with([](Json& c) { c["norm_before_fc"] = true; }),
-              HasSubstr("norm_before_fc: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["norm_before_fc"] = true; }, HeadFormat::kEagle),
+              HasSubstr("norm_before_fc: true is not supported of eagle, but of eagle3"));
   EXPECT_THAT(error_with([](Json& c) { c["eagle_config"]["norm_before_fc"] = true; }),
-              HasSubstr("norm_before_fc: true is not supported"));
+              HasSubstr("input_norm.weight"));
   EXPECT_THAT(error_with([](Json& c) { c["norm_output"] = true; }, HeadFormat::kSpeculators),
               HasSubstr("norm_output: true is not supported"));
   EXPECT_THAT(error_with([](Json& c) { c["fc_norm"] = true; }, HeadFormat::kSpeculators),
