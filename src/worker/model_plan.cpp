@@ -206,11 +206,11 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const bool has_states =
       std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
   if (has_states && plan.runner.max_drafts > 0) {
-    if (plan.device.kind != DeviceKind::kCpu || plan.place.world_size() > 1) {
+    if (plan.device.kind != DeviceKind::kCpu || plan.place.pipeline.size > 1) {
       return fail(
           ErrorCode::kUnsupported,
-          "speculative decoding with layers that keep a state is supported on one rank of a "
-          "CPU alone: elsewhere a rejected draft would stay in the state");
+          "speculative decoding with layers that keep a state is supported on a CPU with "
+          "--pipeline-parallel-size 1 alone: elsewhere a rejected draft would stay in the state");
     }
     plan.decoder.max_draft_toks =
         std::min(config.max_num_batched_tokens, config.max_num_seqs * (1 + plan.runner.max_drafts));
