@@ -2,6 +2,7 @@
 #include "config/speculation.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,7 @@ struct Given {
   std::string rejection = "match";
   double acceptance = 0;
   std::optional<bool> adaptive;
+  int32_t ranks = 0;  // draft_tensor_parallel_size; 0: not given
 };
 
 tl::unexpected<Error> refuse_method(std::string_view what) {
@@ -108,11 +110,7 @@ Result<void> read_key(const std::string& key, const Json& value, Given& given) {
     return {};
   }
   if (key == "draft_tensor_parallel_size") {
-    return value == 1
-               ? Result<void>()
-               : refuse_method(fmt::format("draft_tensor_parallel_size: {} is not supported; a "
-                                           "draft model runs on 1 rank",
-                                           value.dump()));
+    return read_count(key, value, 1, std::numeric_limits<int32_t>::max(), given.ranks);
   }
   if (key == "num_speculative_tokens") {
     return read_count(key, value, 1, kMaxDrafts, given.num_drafts);
@@ -237,6 +235,16 @@ Result<Speculation> read_model(const Given& given, Speculation result) {
   return result;
 }
 
+Result<void> check_ranks(const Given& given, int32_t model_ranks) {
+  if (given.ranks <= 1 || given.ranks == model_ranks) {
+    return {};
+  }
+  return refuse_method(fmt::format(
+      "draft_tensor_parallel_size: {} is neither 1 nor the --tensor-parallel-size of {}",
+      given.ranks,
+      model_ranks));
+}
+
 // Keys of another method than the given one.
 Result<void> check_keys(const Given& given) {
   const auto no_use = [&](const std::string& what) {
@@ -290,8 +298,12 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   if (Result<void> checked = check_keys(given); !checked) {
     return tl::unexpected(checked.error());
   }
+  if (Result<void> checked = check_ranks(given, settings.tensor_parallel_size); !checked) {
+    return tl::unexpected(checked.error());
+  }
   Speculation result;
   result.method = method_of(given.method);
+  result.divided = given.ranks != 1;
   result.default_drafts = given.num_drafts == 0;
   result.num_drafts = given.num_drafts > 0 ? given.num_drafts : kDefaultDrafts;
   // Other drafts are certain, and match is the verification by ratio of those.

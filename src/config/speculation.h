@@ -47,6 +47,9 @@ struct Speculation {
   // Of methods with a model: drafts are drawn and verified by ratio, not by match (docs/sampling.md#drafts).
   bool ratio = false;
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
+  // Of methods with a model: the ranks divide it as they divide the engine's model (draft_tensor_parallel_size). Else every
+  // rank has all of it.
+  bool divided = true;
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }
   // Whether the number of a row's drafts never depends on the batch.

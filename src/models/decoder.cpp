@@ -93,9 +93,10 @@ Decoder::Decoder(const DecoderSpec& spec,
   const bool first = facts().first_stage;
   const bool last = facts().last_stage;
   if (first || (last && spec.tied_head)) {
-    embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
+    embedding_ =
+        load_vocab(loader, spec.vocab_size, facts().vocab, spec.names.embed, spec.hidden_size);
   }
-  load_kv_scales(loader);
+  kv_scales_ = RankKvScales(loader, spec, facts().layers, options.tensor.place, options.kv_scales);
   if (spec.layers.front().layer_input_size > 0) {
     inputs_.emplace(loader, spec, options.tensor, options.linear);
   }
@@ -113,7 +114,8 @@ Decoder::Decoder(const DecoderSpec& spec,
     head_ = Linear(
         spec.tied_head
             ? embedding_
-            : load_vocab(loader, spec, facts().vocab, spec.names.head, spec.hidden_size, true),
+            : load_vocab(
+                  loader, spec.vocab_size, facts().vocab, spec.names.head, spec.hidden_size, true),
         options.linear);
   }
   allocate_buffers(workspace);
@@ -123,31 +125,8 @@ Decoder::Decoder(const DecoderSpec& spec,
   }
 }
 
-void Decoder::load_kv_scales(ParameterLoader& loader) {
-  if (options_.kv_scales.empty()) {
-    return;
-  }
-  std::vector<float> scales;
-  for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
-    first_kv_scale_.push_back(static_cast<int64_t>(scales.size()));
-    const LayerKvScales& layer = options_.kv_scales[static_cast<size_t>(i)];
-    if (layer.keys.empty()) {
-      continue;
-    }
-    const IndexRange heads =
-        kv_heads(spec_.layers[static_cast<size_t>(i)].attention, options_.tensor.place);
-    for (const std::vector<float>* all : {&layer.keys, &layer.values}) {
-      scales.insert(
-          scales.end(), all->begin() + heads.begin, all->begin() + heads.begin + heads.count);
-    }
-  }
-  const View<const float, 1> loaded = loader.constants(std::move(scales));
-  // Constants but for measure_kv_scales.
-  kv_scales_ = make_view(const_cast<float*>(loaded.data), loaded.shape[0]);
-}
-
 void Decoder::measure_kv_scales(bool on) {
-  WR_CHECK(!on || !kv_scales_.empty(), "the KV cache has no scales");
+  WR_CHECK(!on || !kv_scales_.all().empty(), "the KV cache has no scales");
   for (Layer& layer : layers_) {
     layer.attention.measures_scales = on;
   }
@@ -193,15 +172,6 @@ std::vector<std::string> Decoder::modules_of_other_stages() const {
 void Decoder::set_delta(LinearDelta* delta) {
   WR_CHECK(delta == nullptr || options_.deltas, "the model was built without sites for deltas");
   buffers_.linear.delta = delta;
-}
-
-void Decoder::set_kv_scales(AttentionLayer& layer) const {
-  if (!kv_scales_.empty()) {
-    const int64_t first = first_kv_scale_[static_cast<size_t>(layer.layer - facts().layers.first)];
-    layer.k_scales = make_view(kv_scales_.data + first, int64_t{layer.num_kv_heads});
-    layer.v_scales =
-        make_view(layer.k_scales.data + layer.num_kv_heads, int64_t{layer.num_kv_heads});
-  }
 }
 
 AttentionLayer Decoder::load_attention(const LayerLoader& layer, const LayerKvPlace& place) {
@@ -296,7 +266,7 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
             .gate_size = in.mine().attention.gate_size(),
             .attention_size = in.mine().attention.out_size(),
             .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
-  set_kv_scales(out.attention);
+  kv_scales_.give_to(out.attention);
   return out;
 }
 
@@ -418,8 +388,13 @@ ActView Decoder::aux_states(int64_t num_toks) const {
 }
 
 void Decoder::embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) {
-  WR_CHECK(facts().first_stage && options_.tensor.alone(), "embeddings of a part of a model");
-  embedding(stream, {ids, embedding_, out, {}, spec_.embed_scale});
+  WR_CHECK(facts().first_stage, "embeddings of a stage without them");
+  EmbeddingArgs args{ids, embedding_, out, {}, spec_.embed_scale};
+  args.first_id = facts().vocab.first;
+  embedding(stream, args);
+  if (!options_.tensor.alone()) {
+    options_.tensor.comm->all_reduce(stream, out);
+  }
 }
 
 void Decoder::take_drafts(Stream& stream, const AcceptedDrafts& drafts) {

@@ -17,6 +17,7 @@
 #include "models/layer_inputs.h"
 #include "models/layer_loader.h"
 #include "models/model.h"
+#include "models/rank_kv_scales.h"
 
 #include <cstdint>
 #include <optional>
@@ -68,7 +69,7 @@ class Decoder final : public Model {
   void embed(Stream& stream, View<const int32_t, 1> ids, View<float, 2> out) override;
   void take_drafts(Stream& stream, const AcceptedDrafts& drafts) override;
 
-  [[nodiscard]] View<float, 1> kv_scales() const override { return kv_scales_; }
+  [[nodiscard]] View<float, 1> kv_scales() const override { return kv_scales_.all(); }
   void measure_kv_scales(bool on) override;
 
   // The attention of a layer at its place in the cache. Reads its norms and sinks.
@@ -120,8 +121,6 @@ class Decoder final : public Model {
   };
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const;
-  void set_kv_scales(AttentionLayer& layer) const;
-  void load_kv_scales(ParameterLoader& loader);
   void allocate_buffers(Arena& workspace);
   void lead_joins();
   void number_sites();
@@ -151,9 +150,7 @@ class Decoder final : public Model {
   Linear head_;
   Buffers buffers_;
   std::vector<LinearSite> sites_;  // with DecoderOptions::deltas
-  // With an 8-bit KV cache: of each layer with keys and values of its own, those of the keys and then of the values.
-  View<float, 1> kv_scales_;
-  std::vector<int64_t> first_kv_scale_;  // of the stage's layers
+  RankKvScales kv_scales_;         // with an 8-bit KV cache
 };
 
 }  // namespace warprow

@@ -11,6 +11,7 @@
 #include "kernels/rope/rope_table.h"
 #include "layers/buffer_part.h"
 #include "models/layer_parts.h"
+#include "models/tensor_split.h"
 #include "models/weight_names.h"
 
 #include <algorithm>
@@ -19,8 +20,6 @@
 
 namespace warprow {
 namespace {
-
-const LayerSpec& layer_of(const EagleSpec& spec) { return spec.decoder.layers.front(); }
 
 // Integers travel as the bits of floats.
 const int32_t* load_ids(ParameterLoader& loader, const std::vector<int32_t>& ids) {
@@ -65,10 +64,17 @@ EagleHead::EagleHead(const EagleSpec& spec,
                      Model& target,
                      ParameterLoader& loader,
                      Arena& workspace)
-    : spec_(spec), options_(options), device_(loader.device()), target_(target) {
+    : spec_(spec),
+      options_(options),
+      device_(loader.device()),
+      target_(target),
+      layer_(rank_layer(spec.decoder.layers.front(), options.tensor.place)),
+      embed_part_(vocab_part(spec.decoder.vocab_size, options.tensor.place)),
+      vocab_(spec.head.empty() ? target.facts().vocab
+                               : vocab_part(spec.draft_vocab_size, options.tensor.place)) {
   const int64_t hidden = spec.decoder.hidden_size;
   if (!spec.embed.empty()) {
-    embedding_ = loader.matrix({spec.embed, spec.decoder.vocab_size, hidden});
+    embedding_ = load_vocab(loader, spec.decoder.vocab_size, embed_part_, spec.embed, hidden);
   }
   const bool eagle3 = spec.kind == HeadKind::kEagle3;
   const bool mtp = spec.kind == HeadKind::kMtp;
@@ -77,20 +83,26 @@ EagleHead::EagleHead(const EagleSpec& spec,
   const auto norm = [&](const std::string& name) {
     return load_norm(loader, spec.decoder, name, hidden);
   };
+  if (!spec.states_norm.empty()) {
+    states_norm_ = load_norm(loader, spec.decoder, spec.states_norm, spec.states_size());
+  }
   if (mtp) {
     embed_norm_ = norm(spec.embed_norm);
   }
   if (eagle3 || mtp) {
     hidden_norm_ = norm(layer_name(spec.hidden_norm, 0));
   }
+  const LayerRange layers{0, spec.decoder.num_layers};
+  kv_scales_ = RankKvScales(loader, spec.decoder, layers, options.tensor.place, options.kv_scales);
   for (int32_t i = 0; i < spec.decoder.num_layers; ++i) {
-    layers_.push_back(load_layer(loader, i, kv));
+    kv_scales_.give_to(layers_.emplace_back(load_layer(loader, i, kv)).attention);
   }
   if (eagle3 || mtp) {
     final_norm_ = norm(spec.decoder.names.final_norm);
   }
   if (!spec.head.empty()) {
-    head_ = Linear(loader.matrix({spec.head, spec.draft_vocab_size, hidden}), options.linear);
+    head_ = Linear(load_vocab(loader, spec.draft_vocab_size, vocab_, spec.head, hidden, true),
+                   options.linear);
   }
   ids_ = load_ids(loader, ids);
   own_ids_ = load_ids(loader, inverse_of(ids, spec.decoder.vocab_size));
@@ -106,7 +118,7 @@ EagleHead::EagleHead(const EagleSpec& spec,
 EagleHead::Layer EagleHead::load_layer(ParameterLoader& loader,
                                        int32_t index,
                                        const KvPlan& kv) const {
-  const LayerLoader in(loader, spec_.decoder, index, RankGroup(), options_.linear);
+  const LayerLoader in(loader, spec_.decoder, index, options_.tensor, options_.linear);
   const DecoderWeightNames& names = spec_.decoder.names;
   const int64_t hidden = spec_.decoder.hidden_size;
   const std::vector<LinearPart> qkv = qkv_parts(spec_.decoder, index, in.shards());
@@ -115,8 +127,10 @@ EagleHead::Layer EagleHead::load_layer(ParameterLoader& loader,
   const AttentionSpec& attention = in.whole().attention;
   return {.input_norm = has_norm ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
           .qkv = attention.output_gate
-                     ? in.stacked(gated_qkv_parts(
-                           spec_.decoder, index, in.shards(), {0, attention.num_heads}))
+                     ? in.stacked(gated_qkv_parts(spec_.decoder,
+                                                  index,
+                                                  in.shards(),
+                                                  query_heads(attention, options_.tensor.place)))
                      : in.linear(eagle3 && index == 0 ? widened(qkv) : qkv),
           .attention = Decoder::load_attention(in, kv.layers[static_cast<size_t>(index)]),
           .attention_join =
@@ -128,7 +142,7 @@ EagleHead::Layer EagleHead::load_layer(ParameterLoader& loader,
 void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   const int64_t toks = options_.max_num_toks;
   const int64_t hidden = spec_.decoder.hidden_size;
-  const AttentionSpec& attention = layer_of(spec_).attention;
+  const AttentionSpec& attention = layer_.attention;
   int64_t inner = 0;
   const auto activations = [&](int64_t width) {
     const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
@@ -137,32 +151,35 @@ void EagleHead::allocate_buffers(const DeviceFacts& device, Arena& workspace) {
   buffers_.residual = workspace.alloc<float>(toks * hidden);
   buffers_.embedded = workspace.alloc<float>(toks * hidden);
   buffers_.joined = activations(2 * hidden);
+  if (!states_norm_.empty()) {
+    buffers_.states = activations(spec_.states_size());
+  }
   buffers_.qkv = activations(attention.qkv_size() + attention.gate_size());
   buffers_.attention = activations(attention.out_size());
   buffers_.cos = workspace.alloc<float>(toks * inv_freq_.shape[0]);
   buffers_.sin = workspace.alloc<float>(toks * inv_freq_.shape[0]);
+  bool plain = true;
   std::vector<const FeedForward*> ffns;
   ffns.reserve(layers_.size());
   for (const Layer& layer : layers_) {
     ffns.push_back(&layer.ffn);
+    plain = plain && layer.attention_join.is_plain() && layer.ffn.is_plain();
     inner = std::max<int64_t>(inner, layer.ffn.intermediate_size());
   }
   buffers_.ffn = make_feed_forward_workspace(workspace, device, options_.act_dtype, toks, ffns);
   buffers_.linear.normed = activations(hidden);
   buffers_.linear.squares = workspace.alloc<float>(half_norm_squares(toks, hidden));
   buffers_.linear.product = activations(std::max(2 * inner, hidden));
+  if (!plain) {
+    buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);
+  }
   const int64_t widest =
       std::max({2 * hidden, int64_t{attention.out_size()}, inner, spec_.states_size()});
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device, toks, widest));
 }
 
 std::vector<AttentionSpec> EagleHead::mixers() const {
-  std::vector<AttentionSpec> mixers;
-  mixers.reserve(spec_.decoder.layers.size());
-  for (const LayerSpec& layer : spec_.decoder.layers) {
-    mixers.push_back(layer.attention);
-  }
-  return mixers;
+  return {spec_.decoder.layers.size(), layer_.attention};
 }
 
 void EagleHead::prepare_kernels() const {
@@ -173,7 +190,7 @@ void EagleHead::prepare_kernels() const {
     shapes.push_back(layer.attention_join.shape());
     std::ranges::copy(layer.ffn.shapes(), std::back_inserter(shapes));
   }
-  if (!spec_.head.empty()) {
+  if (!spec_.head.empty() && vocab_.count > 0) {
     shapes.push_back(head_.shape(DType::kF32, LinearEpilogue::kStore));
   }
   prepare_linear(device_, shapes, options_.max_num_toks, true);
@@ -185,7 +202,12 @@ View<float, 2> EagleHead::embed(Stream& stream, View<const int32_t, 1> ids) {
   if (spec_.embed.empty()) {
     target_.embed(stream, ids, out);
   } else {
-    embedding(stream, {ids, embedding_, out});
+    EmbeddingArgs args{ids, embedding_, out};
+    args.first_id = embed_part_.first;
+    embedding(stream, args);
+    if (!options_.tensor.alone()) {
+      options_.tensor.comm->all_reduce(stream, out);
+    }
   }
   return out;
 }
@@ -197,7 +219,13 @@ LinearInput EagleHead::enter_eagle3(Stream& stream,
   const int64_t hidden = residual.shape[1];
   const float eps = spec_.decoder.rms_eps;
   if (in.own_states.empty()) {
-    fc_.forward(stream, {in.model_states}, residual, LinearEpilogue::kStore, buffers_.linear);
+    ConstActView states = in.model_states;
+    if (!states_norm_.empty()) {
+      const ActView normed = part_of(buffers_.states, toks, spec_.states_size());
+      rms_norm(stream, {states, states_norm_, normed, eps});
+      states = normed;
+    }
+    fc_.forward(stream, {states}, residual, LinearEpilogue::kStore, buffers_.linear);
   } else {
     gather_rows(stream, {in.own_states, {}, residual});
   }
@@ -271,7 +299,7 @@ View<float, 2> EagleHead::forward(Stream& stream, const EagleInput& in) {
     if (&layer != &layers_.front()) {
       x = {residual, layer.input_norm, eps};
     }
-    const AttentionSpec& spec = layer_of(spec_).attention;
+    const AttentionSpec& spec = layer_.attention;
     const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv.num_outputs());
     const ActView attended = part_of(buffers_.attention, toks, buffers_.attention.shape[1]);
     layer.qkv.forward(stream, x, qkv, LinearEpilogue::kStore, buffers_.linear);
@@ -289,9 +317,13 @@ View<float, 2> EagleHead::forward(Stream& stream, const EagleInput& in) {
 
 void EagleHead::compute_logits(Stream& stream, View<const float, 2> states, View<float, 2> logits) {
   const float eps = spec_.decoder.rms_eps;
+  WR_CHECK_EQ(logits.shape[1], vocab_.width);
   if (!spec_.head.empty()) {
-    head_.forward(
-        stream, {states, final_norm_, eps}, logits, LinearEpilogue::kStore, buffers_.linear);
+    logits.shape[1] = vocab_.count;
+    if (vocab_.count > 0) {
+      head_.forward(
+          stream, {states, final_norm_, eps}, logits, LinearEpilogue::kStore, buffers_.linear);
+    }
     return;
   }
   const ActView rows = part_of(buffers_.joined, states.shape[0], states.shape[1]);

@@ -14,6 +14,7 @@
 #include "models/feed_forward.h"
 #include "models/layer_loader.h"
 #include "models/model.h"
+#include "models/rank_kv_scales.h"
 
 #include <cstdint>
 #include <vector>
@@ -33,6 +34,10 @@ struct EagleInput {
 
 // A head that drafts for a model from that model's hidden states: EAGLE's, EAGLE-3's or MTP's (EagleSpec). The model lends
 // its embedding, and its head where this one has none.
+//
+// The ranks of DecoderOptions::tensor divide its layers, embedding and head as a decoder's; all of them have fc. Without
+// these ranks each has a whole head of a model that may be divided. Either way the residual stream is the same on all of
+// them, bit for bit.
 //
 // Owns: nothing on the device; weights and activations lie in the arenas it was given.
 // Thread: the runner's.
@@ -58,10 +63,14 @@ class EagleHead {
   [[nodiscard]] const int32_t* own_ids() const { return own_ids_; }
 
   void prepare_kernels() const;
+  // What this rank's head, or the model's, yields logits of.
+  [[nodiscard]] const VocabPart& vocab() const { return vocab_; }
+
   // The residual stream behind the layers, f32 [T, hidden_size], from which logits are computed and which later forwards
   // take. Valid until the next forward. Needs a ForwardContext on the stream.
   View<float, 2> forward(Stream& stream, const EagleInput& in);
-  // states [n, hidden_size]: rows of what a forward returned; logits dev f32 [n, draft_vocab_size].
+  // states [n, hidden_size]: rows of what a forward returned; logits dev f32 [n, vocab().width]. Columns past
+  // vocab().count are not written.
   void compute_logits(Stream& stream, View<const float, 2> states, View<float, 2> logits);
 
  private:
@@ -78,6 +87,7 @@ class EagleHead {
     float* residual = nullptr;  // [T, hidden_size]
     float* embedded = nullptr;  // [T, hidden_size]
     ActView joined;             // [T, 2 * hidden_size]  embedding and states side by side
+    ActView states;             // [T, states_size]  normed in front of fc, or empty
     ActView qkv;                // [T, qkv_size + gate_size]
     ActView attention;          // [T, heads * head_dim]
     float* cos = nullptr;       // [T, rot_dim / 2]
@@ -98,11 +108,16 @@ class EagleHead {
   DecoderOptions options_;
   DeviceFacts device_;
   Model& target_;
+  LayerSpec layer_;  // this rank's part of each
+  VocabPart embed_part_;
+  VocabPart vocab_;
   PackedWeight embedding_;  // without data: the model's
   Linear fc_;
+  View<const float, 1> states_norm_;  // EAGLE-3 with EagleSpec::states_norm
   View<const float, 1> embed_norm_;   // MTP
   View<const float, 1> hidden_norm_;  // EAGLE-3, MTP
   std::vector<Layer> layers_;
+  RankKvScales kv_scales_;  // with an 8-bit KV cache
   View<const float, 1> final_norm_;
   Linear head_;  // with spec_.head
   const int32_t* ids_ = nullptr;

@@ -16,6 +16,7 @@ namespace warprow {
 namespace {
 
 constexpr size_t kAuxLayers = 3;  // whose states fc takes
+constexpr const char* kStatesNormKey = "norm_before_fc";
 constexpr const char* kAuxKey = "eagle_aux_hidden_state_layer_ids";
 
 tl::unexpected<Error> refuse_draft(const std::string& what) {
@@ -63,19 +64,33 @@ Result<void> read_aux_layers(const nlohmann::json& json,
   return {};
 }
 
+bool is_true(const nlohmann::json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_boolean() && at->get<bool>();
+}
+
+// Some keys stand in the eagle_config of config.json, too.
+bool is_true_of_either(const nlohmann::json& json, const char* key) {
+  const auto nested = json.find("eagle_config");
+  return is_true(json, key) ||
+         (nested != json.end() && nested->is_object() && is_true(*nested, key));
+}
+
 // What config.json asks for and is not supported.
-Result<void> check_options(const nlohmann::json& json) {
-  const auto is_true = [](const nlohmann::json& object, const char* key) {
-    const auto at = object.find(key);
-    return at != object.end() && at->is_boolean() && at->get<bool>();
-  };
-  for (const char* key : {"norm_before_fc", "layernorms", "add_para_norm", "parallel_drafting"}) {
-    if (is_true(json, key)) {
+Result<void> check_options(const nlohmann::json& json, bool eagle3) {
+  const auto nested = json.find("eagle_config");
+  const bool has_nested = nested != json.end() && nested->is_object();
+  if (!eagle3 && is_true_of_either(json, kStatesNormKey)) {
+    return refuse_draft(
+        fmt::format("{}: true is not supported of eagle, but of eagle3", kStatesNormKey));
+  }
+  for (const char* key :
+       {"fc_norm", "norm_output", "layernorms", "add_para_norm", "parallel_drafting"}) {
+    if (is_true_of_either(json, key)) {
       return refuse_draft(fmt::format("{}: true is not supported", key));
     }
   }
-  const auto nested = json.find("eagle_config");
-  if (nested != json.end() && nested->is_object() && nested->contains("use_aux_hidden_state") &&
+  if (has_nested && nested->contains("use_aux_hidden_state") &&
       !is_true(*nested, "use_aux_hidden_state")) {
     return refuse_draft("use_aux_hidden_state: false is not supported");
   }
@@ -170,7 +185,7 @@ Result<EagleSpec> read_eagle_spec(const Checkpoint& checkpoint,
   if (json == nullptr) {
     return fail(ErrorCode::kUnsupported, "a GGUF file is not supported as an EAGLE head");
   }
-  if (auto checked = check_options(*json); !checked) {
+  if (auto checked = check_options(*json, eagle3); !checked) {
     return tl::unexpected(checked.error());
   }
   auto metadata = ModelMetadata::open(checkpoint);
@@ -223,6 +238,10 @@ Result<EagleSpec> read_eagle_spec(const Checkpoint& checkpoint,
   spec.target_hidden_size = *target_hidden > 0 ? *target_hidden : spec.decoder.hidden_size;
   spec.draft_vocab_size = eagle3 && *draft_vocab > 0 ? *draft_vocab : *vocab;
   name_draft_tensors(checkpoint, spec);
+  if (is_true_of_either(*json, kStatesNormKey)) {
+    spec.states_norm =
+        spec.fc.substr(0, spec.fc.size() - std::strlen("fc.weight")) + "input_norm.weight";
+  }
   if (eagle3) {
     if (auto read = read_aux_layers(*json, target, spec); !read) {
       return tl::unexpected(read.error());

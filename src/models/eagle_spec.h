@@ -21,7 +21,7 @@ enum class HeadKind : uint8_t {
 // A head that drafts for a model from that model's hidden states. At position i it takes the token at i + 1 and the model's
 // states at i.
 //
-// EAGLE-3:  h = fc(states of three layers); the first layer's q, k and v read [norm(embedding); norm(h)], and its residual
+// EAGLE-3:  h = fc(states of three layers), or fc(norm(these, side by side)); the first layer's q, k and v read [norm(embedding); norm(h)], and its residual
 //           stream begins with h; logits = head(norm(stream)); behind a draft, h is the stream itself.
 // EAGLE:    stream = fc([embedding; h]), h = the model's hidden states behind its final norm; the first layer has no norm in
 //           front of q, k and v; logits = the model's head(stream); behind a draft, h is the stream.
@@ -40,7 +40,7 @@ struct EagleSpec {
   bool normed_states = false;  // MTP: behind a draft, h is norm(stream)
   bool hides_first = false;    // MTP: the embedding at position 0 is zeros
   // Names of tensors; empty: there is none, and the model's embedding or head is used.
-  std::string fc, embed_norm, hidden_norm, embed, head;
+  std::string fc, states_norm, embed_norm, hidden_norm, embed, head;
   std::string
       id_offsets;  // d2t: a token's id is the draft's plus this; empty: the draft's is the id
 

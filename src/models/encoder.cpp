@@ -72,7 +72,8 @@ Encoder::Encoder(const DecoderSpec& spec,
       options_(options),
       device_(loader.device()) {
   const EncoderSpec& encoder = *spec.encoder;
-  embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
+  embedding_ =
+      load_vocab(loader, spec.vocab_size, facts().vocab, spec.names.embed, spec.hidden_size);
   positions_ = load_table(loader, encoder.positions, encoder.num_positions, spec.hidden_size);
   segments_ = load_table(loader, encoder.segments, encoder.num_segments, spec.hidden_size);
   embed_norm_ = load_norm(loader, encoder.embed_norm);

@@ -55,7 +55,7 @@ LayerInputs::LayerInputs(ParameterLoader& loader,
     : ranks_(ranks), num_layers_(spec.num_layers), size_(size_of_inputs(spec)) {
   const int64_t width = int64_t{num_layers_} * size_;
   vocab_ = vocab_part(spec.vocab_size, ranks.place);
-  table_ = load_vocab(loader, spec, vocab_, spec.names.layer_inputs, width);
+  table_ = load_vocab(loader, spec.vocab_size, vocab_, spec.names.layer_inputs, width);
   product_ =
       Linear(loader, {{{spec.names.layer_inputs_product, width, spec.hidden_size}, ""}}, mode);
   norm_ = load_norm_part(loader, spec);

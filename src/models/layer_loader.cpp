@@ -71,7 +71,7 @@ View<const float, 1> load_norm(ParameterLoader& loader,
 }
 
 PackedWeight load_vocab(ParameterLoader& loader,
-                        const DecoderSpec& spec,
+                        int32_t vocab_size,
                         const VocabPart& part,
                         const std::string& name,
                         int64_t width,
@@ -84,8 +84,8 @@ PackedWeight load_vocab(ParameterLoader& loader,
   }
   TensorSpec rows{name, part.count, width};
   rows.of_head = of_head;
-  if (part.count < spec.vocab_size) {
-    rows.slice = {spec.vocab_size, width, part.first, 0};
+  if (part.count < vocab_size) {
+    rows.slice = {vocab_size, width, part.first, 0};
   }
   return loader.matrix(rows);
 }

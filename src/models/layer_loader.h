@@ -20,10 +20,10 @@ View<const float, 1> load_norm(ParameterLoader& loader,
                                const std::string& name,
                                int64_t width);
 
-// Rows of the rank's part of the vocabulary, of a tensor [vocab_size, width]. A rank whose part is empty reads nothing.
+// Rows of the rank's part of a vocabulary, of a tensor [vocab_size, width]. A rank whose part is empty reads nothing.
 // of_head: rows are multiplied and not looked up.
 PackedWeight load_vocab(ParameterLoader& loader,
-                        const DecoderSpec& spec,
+                        int32_t vocab_size,
                         const VocabPart& part,
                         const std::string& name,
                         int64_t width,

@@ -85,7 +85,7 @@ class Model {
   // Where a forward of num_toks tokens keeps the residual stream behind each of aux_layers, as activations side by side:
   // [num_toks, layers * hidden_size]; empty without such layers. Valid until the next forward.
   [[nodiscard]] virtual ActView aux_states(int64_t /*num_toks*/) const { return {}; }
-  // The rows of the embedding, for a model that shares it; out dev f32 [ids, hidden_size]. First stage, of one rank.
+  // The rows of the embedding, for a model that shares it; out dev f32 [ids, hidden_size]. First stage.
   virtual void embed(Stream& /*stream*/, View<const int32_t, 1> /*ids*/, View<float, 2> /*out*/) {
     WR_CHECK(false, "a model without an embedding to share");
   }

@@ -32,9 +32,15 @@ LogitsHead::LogitsHead(Model& model,
   picked_ = ActView(model.facts().act_dtype, workspace.alloc_bytes(bytes), rows, width);
 }
 
-LogitsShare LogitsHead::last(int32_t n) const {
+LogitsShare LogitsHead::last(int32_t n) const { return share_of(n, model_.facts().vocab_size); }
+
+LogitsShare LogitsHead::share_of(int32_t n, int64_t vocab) const {
   const Share mine = ranks_.place.share(n);
-  return {make_view(logits_, mine.size(), model_.facts().vocab_size), mine.begin, n};
+  return {make_view(logits_, mine.size(), vocab), mine.begin, n};
+}
+
+View<float, 2> LogitsHead::columns_of(int32_t n, int64_t width) const {
+  return make_view(part_, int64_t{n}, width);
 }
 
 LogitsShare LogitsHead::of_picked(Stream& stream,

@@ -47,6 +47,12 @@ class LogitsHead {
   // Those of the first n tokens of the last call, which was for at least n.
   [[nodiscard]] LogitsShare last(int32_t n) const;
 
+  // Where a drafter's logits of n <= max_logits tokens lie, whose vocabulary is no larger than the model's. Those of the
+  // last call are lost.
+  [[nodiscard]] LogitsShare share_of(int32_t n, int64_t vocab) const;
+  // The same of this rank's columns, f32 [n, width], before they are exchanged. Of several ranks.
+  [[nodiscard]] View<float, 2> columns_of(int32_t n, int64_t width) const;
+
  private:
   Model& model_;
   RankGroup ranks_;

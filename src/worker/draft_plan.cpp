@@ -5,6 +5,7 @@
 #include "files/model_files.h"
 #include "models/mtp_spec.h"
 #include "models/registry.h"
+#include "models/tensor_split.h"
 #include "runner/features/eagle_drafts.h"
 #include "worker/model_plan.h"
 
@@ -22,12 +23,6 @@ tl::unexpected<Error> refuse(ErrorCode code, std::string_view what) {
 }
 
 Result<void> check(const DraftPlan& draft, const ModelPlan& plan, const std::string& name) {
-  if (plan.place.world_size() > 1) {
-    return refuse(ErrorCode::kUnsupported,
-                  fmt::format("'{}' on {} ranks; a draft model is supported on 1 rank",
-                              name,
-                              plan.place.world_size()));
-  }
   if (draft.head) {
     return {};
   }
@@ -69,12 +64,6 @@ Result<void> read_head(const ModelPlan& plan, DraftPlan& draft) {
 
 // The head of a model's own checkpoint.
 Result<std::unique_ptr<DraftPlan>> read_own_head(const ModelPlan& plan) {
-  if (plan.place.world_size() > 1) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("--speculative-config: method: mtp on {} ranks; it is supported on 1 rank",
-                    plan.place.world_size()));
-  }
   auto head = read_mtp_spec(*plan.checkpoint, plan.spec);
   if (!head) {
     return fail(head.error().code,
@@ -96,16 +85,9 @@ Result<void> read_model(DraftPlan& draft) {
   return {};
 }
 
-}  // namespace
-
-Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
+// A draft model or a head of its own files.
+Result<std::unique_ptr<DraftPlan>> read_drafter(const ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
-  if (!config.speculation.has_model()) {
-    return nullptr;
-  }
-  if (!config.speculation.has_files()) {
-    return read_own_head(plan);
-  }
   const std::string& name = config.speculation.model;
   const WeightFiles weights =
       config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
@@ -137,6 +119,35 @@ Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
   set_longest_sequence(draft->spec, plan.spec.max_position);
   if (draft->head) {
     draft->head->decoder = draft->spec;
+  }
+  return draft;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DraftPlan>> read_draft_plan(const ModelPlan& plan) {
+  const Speculation& speculation = plan.config.speculation;
+  if (!speculation.has_model()) {
+    return nullptr;
+  }
+  if (plan.place.pipeline.size > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--pipeline-parallel-size: {} with a draft model or head "
+                            "(--speculative-config) is not supported; 1 is",
+                            plan.place.pipeline.size));
+  }
+  auto draft = speculation.has_files() ? read_drafter(plan) : read_own_head(plan);
+  if (!draft) {
+    return draft;
+  }
+  (*draft)->model.divided = speculation.divided;
+  const auto divides =
+      check_tensor_split((*draft)->spec, (*draft)->place(plan.place.tensor).size, plan.device.kind);
+  if (!divides) {
+    return fail(divides.error().code,
+                fmt::format("--speculative-config: {}; with draft_tensor_parallel_size 1 every "
+                            "rank has all of the drafter",
+                            divides.error().message));
   }
   return draft;
 }

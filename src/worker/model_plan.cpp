@@ -155,11 +155,6 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
         ErrorCode::kUnsupported,
         fmt::format("--kv-cache-dtype: {} with an encoder is not supported", dtype_name(kv_dtype)));
   }
-  if (is_f8(kv_dtype) && config.speculation.has_head()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--kv-cache-dtype: {} with a head that drafts is not supported",
-                            dtype_name(kv_dtype)));
-  }
   if (is_f8(kv_dtype) && config.dtype == "float32" && plan.device.kind == DeviceKind::kCuda) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("--kv-cache-dtype: {} with --dtype float32 is not supported on a GPU",
@@ -188,8 +183,10 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   }
   const DecoderSpec mine = rank_spec(plan.spec, plan.place.tensor);
   std::vector<const DecoderSpec*> models = {&mine};
+  DecoderSpec drafter;
   if (plan.draft != nullptr) {
-    models.push_back(&plan.draft->spec);
+    drafter = rank_spec(plan.draft->spec, plan.draft->place(plan.place.tensor));
+    models.push_back(&drafter);
   }
   Result<KvPlan> kv = plan_kv(models, options, *backends);
   if (!kv) {
@@ -209,10 +206,12 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const bool has_states =
       std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
   if (has_states && plan.runner.max_drafts > 0) {
-    if (plan.place.world_size() > 1) {
+    const bool several_gpus =
+        plan.device.kind != DeviceKind::kCpu && plan.place.world_size() > 1;
+    if (several_gpus || plan.place.pipeline.size > 1) {
       return fail(ErrorCode::kUnsupported,
-                  "speculative decoding with layers that keep a state is supported on one rank "
-                  "alone");
+                  "speculative decoding with layers that keep a state is supported on one GPU, and "
+                  "on a CPU with --pipeline-parallel-size 1, alone");
     }
     plan.decoder.max_draft_toks =
         std::min(config.max_num_batched_tokens, config.max_num_seqs * (1 + plan.runner.max_drafts));

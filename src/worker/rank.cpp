@@ -83,8 +83,12 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
   return model;
 }
 
-Drafter load_drafter(
-    const ModelPlan& plan, Model& model, Stream& stream, Arena& weights, Arena& workspace) {
+Drafter load_drafter(const ModelPlan& plan,
+                     Model& model,
+                     Stream& stream,
+                     Arena& weights,
+                     Arena& workspace,
+                     const RankComms& comms) {
   Drafter drafter;
   if (plan.draft == nullptr) {
     return drafter;
@@ -93,12 +97,15 @@ Drafter load_drafter(
   const Checkpoint& checkpoint = draft.checkpoint ? *draft.checkpoint : *plan.checkpoint;
   ParameterLoader loader(checkpoint, stream, weights, plan.load_format(), draft.decoder.act_dtype);
   const KvPlan& kv = draft.model.kv;
+  DecoderOptions options = draft.decoder;
+  options.kv_scales = kv_scales_of(plan, checkpoint, draft.spec);
+  if (draft.model.divided) {
+    options.tensor = {plan.place.tensor, comms.tensor};
+  }
   if (draft.head) {
     drafter.head = std::make_unique<EagleHead>(
-        *draft.head, draft.head_ids, kv, draft.decoder, model, loader, workspace);
+        *draft.head, draft.head_ids, kv, options, model, loader, workspace);
   } else {
-    DecoderOptions options = draft.decoder;
-    options.kv_scales = kv_scales_of(plan, checkpoint, draft.spec);
     drafter.model = std::make_unique<Decoder>(draft.spec, kv, options, loader, workspace);
   }
   if (!stream.discards()) {
@@ -118,7 +125,7 @@ Rank build_rank(const ModelPlan& plan,
   rank.workspace = device.make_arena(ArenaPurpose::kWorkspace, bytes.workspace);
   rank.model = load_model(plan, stream, rank.weights, rank.workspace, comms);
   const size_t model_bytes = rank.weights.used();
-  rank.drafter = load_drafter(plan, *rank.model, stream, rank.weights, rank.workspace);
+  rank.drafter = load_drafter(plan, *rank.model, stream, rank.weights, rank.workspace, comms);
   rank.drafter_bytes = rank.weights.used() - model_bytes;
   rank.runner = make_runner(plan, device, stream, rank, {&rank.state, &rank.workspace}, comms);
   return rank;

@@ -79,8 +79,12 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   const RankComms& comms = {});
 
 // The same of what drafts for it, behind it in the arenas.
-Drafter load_drafter(
-    const ModelPlan& plan, Model& model, Stream& stream, Arena& weights, Arena& workspace);
+Drafter load_drafter(const ModelPlan& plan,
+                     Model& model,
+                     Stream& stream,
+                     Arena& weights,
+                     Arena& workspace,
+                     const RankComms& comms = {});
 
 // Makes the cache as planned and binds it to the runner. Its content is undefined: warm-up writes into it, and
 // zero_kv_cache must follow before the first request.

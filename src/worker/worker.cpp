@@ -156,7 +156,7 @@ void Worker::load_weights_again() {
   const auto shapes = make_shape_only_device(device_->facts());
   Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, rank_.workspace.capacity());
   const auto model = load_model(plan_, *stream_, rank_.weights, no_activations, comms_);
-  load_drafter(plan_, *model, *stream_, rank_.weights, no_activations);
+  load_drafter(plan_, *model, *stream_, rank_.weights, no_activations, comms_);
   if (!calculated_kv_scales_.empty()) {  // they stay as they are until the process ends
     stream_->copy_to_device(rank_.model->kv_scales().data,
                             calculated_kv_scales_.data(),

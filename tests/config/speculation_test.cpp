@@ -213,7 +213,10 @@ TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
   EXPECT_THAT(error(R"({"model":"x","prompt_lookup_min":2})"),
               HasSubstr("have no use with the method draft_model"));
   EXPECT_THAT(error(R"({"model":"x","draft_tensor_parallel_size":2})"),
-              HasSubstr("draft_tensor_parallel_size: 2 is not supported"));
+              HasSubstr("draft_tensor_parallel_size: 2 is neither 1 nor the "
+                        "--tensor-parallel-size of 1"));
+  EXPECT_THAT(error(R"({"model":"x","draft_tensor_parallel_size":0})"),
+              HasSubstr("draft_tensor_parallel_size: 0 is not a whole number from 1"));
   EXPECT_THAT(error(R"({"method":"ngram","model":"x/y"})"),
               HasSubstr("model: 'x/y' has no use with the method ngram"));
   for (const std::string value :

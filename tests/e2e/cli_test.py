@@ -397,7 +397,7 @@ class Generate(CliTest):
     def test_unknown_ways_to_draft_are_named(self):
         self.refuse(2, "method 'medusa' is not supported; the methods are ngram", "generate", MODEL, "-p", "x",
                     "--spec-method", "medusa")
-        self.refuse(2, "draft_tensor_parallel_size: 2 is not supported; a draft model runs on 1 rank", "generate", MODEL, "-p", "x",
+        self.refuse(2, "draft_tensor_parallel_size: 2 is neither 1 nor the --tensor-parallel-size of 1", "generate", MODEL, "-p", "x",
                     "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
         self.refuse(NO_MODEL, "method: mtp: no layer that predicts further tokens is known of LlamaForCausalLM", "generate", MODEL,
                     "-p", "x", "--speculative-config", '{"method": "mtp"}')

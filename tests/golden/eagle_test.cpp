@@ -22,6 +22,7 @@ using test::HeadCase;
 using test::HeadFiles;
 using test::HeadFormat;
 using test::HeadRun;
+using test::ModelRig;
 using test::RigOptions;
 using ::testing::HasSubstr;
 
@@ -55,6 +56,17 @@ TEST(Eagle, Eagle3WithTheModelsVocabularyAndAnEmbedding) {
 }
 TEST(Eagle, TheFormatOfSpeculators) { expect_format(HeadFormat::kSpeculators, 8, true); }
 TEST(Eagle, TheAuthorsFormatOfEagle) { expect_format(HeadFormat::kEagle, 0); }
+
+// vllm#38111: heads of gpt-oss norm the states of three layers together.
+TEST(Eagle, ANormInFrontOfFc) {
+  HeadFiles head(HeadFormat::kEagle3, 8);
+  head.random.add_states_norm();
+  head.dir.write("config.json", head.random.config().dump());
+  head.dir.write("model.safetensors", head.random.weights());
+  const HeadRun seen = expect_drafts_of(
+      head, head_options(head, 3), {head_request(1, 17, 40), head_request(2, 1, 24)}, 3);
+  EXPECT_GT(seen.num_compared, 15);
+}
 
 // vllm#14649: keys and values of accepted drafts come from the model's states, not from those that the head guessed. The
 // oracle computes all of them from the model's.
@@ -97,6 +109,36 @@ TEST(Eagle, AHitAtTheEdgeOfABlockWithAnotherNextToken) {
   test::expect_answers_after_a_hit_at_an_edge(head_options(head, 3), head_target_options());
 }
 
+TEST(Eagle, AnEightBitCache) {
+  const HeadFiles eagle3(HeadFormat::kEagle3, 4);
+  test::expect_answers_in_an_eight_bit_cache(head_options(eagle3, 3), head_target_options());
+  const HeadFiles eagle(HeadFormat::kEagle);
+  RigOptions options = head_options(eagle, 3);
+  options.config.kv_cache_dtype = "fp8_e4m3";
+  ModelRig rig(options);
+  rig.add(head_request(1, 17, 40));
+  EXPECT_EQ(rig.run().at(1).tokens.size(), 40);
+}
+
+// A power of two as a scale changes the exponents in the cache and nothing else, while those of zeros lose all keys.
+TEST(Eagle, AnEightBitCacheWithTheHeadsScales) {
+  const auto drafts_with = [](float scale) {
+    HeadFiles head(HeadFormat::kEagle3, 8);
+    if (scale != 1.0F) {
+      head.random.add_kv_scales(scale);
+      head.dir.write("model.safetensors", head.random.weights());
+    }
+    RigOptions options = head_options(head, 3);
+    options.config.kv_cache_dtype = "fp8_e5m2";
+    ModelRig rig(options);
+    rig.add(head_request(1, 17, 40));
+    return rig.run().at(1).proposed;
+  };
+  const auto expected = drafts_with(1.0F);
+  EXPECT_EQ(drafts_with(0.25F), expected);
+  EXPECT_NE(drafts_with(0x1p40F), expected);
+}
+
 TEST(Eagle, ThePlanCountsTheHead) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
   const ModelPlan without =
@@ -136,19 +178,19 @@ TEST(Eagle, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(error_with([](Json& c) { c["eagle_aux_hidden_state_layer_ids"] = {2, 1, 3}; }),
               HasSubstr("[2,1,3] is not a list of 3 ascending layers"));
   EXPECT_THAT(error_with([](Json& c) { c["draft_vocab_size"] = 9; }), HasSubstr("d2t"));
-  EXPECT_THAT(error_with([](Json& c) { c["norm_before_fc"] = true; }),
-              HasSubstr("norm_before_fc: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["norm_before_fc"] = true; }, HeadFormat::kEagle),
+              HasSubstr("norm_before_fc: true is not supported of eagle, but of eagle3"));
+  EXPECT_THAT(error_with([](Json& c) { c["eagle_config"]["norm_before_fc"] = true; }),
+              HasSubstr("input_norm.weight"));
+  EXPECT_THAT(error_with([](Json& c) { c["norm_output"] = true; }, HeadFormat::kSpeculators),
+              HasSubstr("norm_output: true is not supported"));
+  EXPECT_THAT(error_with([](Json& c) { c["fc_norm"] = true; }, HeadFormat::kSpeculators),
+              HasSubstr("fc_norm: true is not supported"));
   EXPECT_THAT(error_with([](Json& c) { c["speculators_model_type"] = "mlp"; }),
               HasSubstr("speculators_model_type: \"mlp\" is not read by the method eagle3"));
   EXPECT_THAT(
       error_with([](Json& c) { c.erase("transformer_layer_config"); }, HeadFormat::kSpeculators),
       HasSubstr("transformer_layer_config is missing"));
-  const HeadFiles head(HeadFormat::kEagle3, 8);
-  RigOptions options = head_options(head, 3);
-  options.config.tensor_parallel_size = 2;
-  const auto plan = plan_model(options.config, this_machine());
-  ASSERT_FALSE(plan);
-  EXPECT_THAT(plan.error().message, HasSubstr("a draft model is supported on 1 rank"));
 }
 
 }  // namespace

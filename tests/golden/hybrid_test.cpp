@@ -206,19 +206,8 @@ TEST_P(Hybrid, RanksAgreeWithinRounding) {
   expect_same_under({prefix_caching(), graphs("full")}, load, {2, 1}, ranks);
 }
 
-// Drafts of which two of three are right, three for each row.
-TEST_P(Hybrid, DraftsDoNotMatter) {
-  const Workload load = tiny(GetParam(), 24);
-  ModelRig alone(options_of(load, {}));
-  const Outcome expected = run(alone, load);
-  const test::KnownDrafts known = test::known_drafts(load);
-  std::vector<Axis> axes = {few_blocks(),
-                            graphs("full"),
-                            graphs("piecewise"),
-                            deferred_and_serialised(),
-                            prefix_caching(),
-                            two_threads(),
-                            late_masks()};
+// Adds drafts of which two of three are right, three for each row.
+std::vector<Axis> with_drafts(std::vector<Axis> axes, const test::KnownDrafts& known) {
   for (Axis& axis : axes) {
     axis.set = [set = axis.set, &known](RigOptions& o) {
       o.runner.max_drafts = 3;
@@ -231,7 +220,32 @@ TEST_P(Hybrid, DraftsDoNotMatter) {
              stats.num_accepted_tokens < stats.num_drafted_tokens;
     };
   }
-  expect_same_under(axes, load, {}, expected);
+  return axes;
+}
+
+TEST_P(Hybrid, DraftsDoNotMatter) {
+  const Workload load = tiny(GetParam(), 24);
+  ModelRig alone(options_of(load, {}));
+  const Outcome expected = run(alone, load);
+  const test::KnownDrafts known = test::known_drafts(load);
+  const std::vector<Axis> axes = {few_blocks(),
+                                  graphs("full"),
+                                  graphs("piecewise"),
+                                  deferred_and_serialised(),
+                                  prefix_caching(),
+                                  two_threads(),
+                                  late_masks()};
+  expect_same_under(with_drafts(axes, known), load, {}, expected);
+}
+
+// Each rank has the states of its own heads, into which the same accepted drafts enter.
+TEST_P(Hybrid, DraftsOverRanksDoNotMatter) {
+  const Workload load = tiny(GetParam(), 24);
+  ModelRig two(options_of(load, {2, 1}));
+  const Outcome expected = run(two, load);
+  const test::KnownDrafts known = test::known_drafts(load);
+  expect_same_under(
+      with_drafts({few_blocks(), graphs("full"), prefix_caching()}, known), load, {2, 1}, expected);
 }
 
 // vllm#52942, #39273: rows with accepted drafts in one step and none in the next one. Answers are of two tokens by chance, so
@@ -300,8 +314,8 @@ TEST(HybridPlan, CountsStatesInPagesOfAttention) {
 
 // The layer that predicts further tokens, beside layers with a state.
 TEST(HybridMtp, DraftsOfTheModelsOwnLayer) {
-  for (const int32_t num_experts : {0, 4}) {
-    SCOPED_TRACE(num_experts);
+  for (const auto& [num_experts, num_ranks] : {std::pair{0, 1}, std::pair{4, 1}, std::pair{4, 2}}) {
+    SCOPED_TRACE(::testing::Message() << num_experts << " experts, " << num_ranks << " ranks");
     test::RandomHybrid model;
     model.hidden_size = 64;
     model.intermediate_size = 64;
@@ -312,6 +326,7 @@ TEST(HybridMtp, DraftsOfTheModelsOwnLayer) {
     const test::TempDir dir;
     RigOptions plain = test::head_target_options();
     plain.config.model = model.write(dir);
+    plain.config.tensor_parallel_size = num_ranks;
     RigOptions options = plain;
     options.config.speculative_config = test::mtp_config(3);
     options.config.enable_prefix_caching = true;
@@ -346,12 +361,12 @@ TEST(HybridMtp, DraftsOfTheModelsOwnLayer) {
   }
 }
 
-TEST(HybridPlan, DraftsOverRanksAreRefused) {
+TEST(HybridPlan, DraftsOverStagesAreRefused) {
   RunnerOptions runner;
   runner.max_drafts = 2;
   EngineConfig config = tiny_options("qwen3_next").config;
   EXPECT_TRUE(plan_model(config, this_machine(), runner));
-  config.tensor_parallel_size = 2;
+  config.pipeline_parallel_size = 2;
   const auto plan = plan_model(config, this_machine(), runner);
   ASSERT_FALSE(plan.has_value());
   EXPECT_NE(plan.error().message.find("speculative decoding with layers that keep a state"),

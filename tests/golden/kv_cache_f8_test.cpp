@@ -122,6 +122,20 @@ TEST(EightBitKvCacheNeedle, IsFound) {
   }
 }
 
+// The same by rows with drafts, whose queries read the cache in one step.
+TEST(EightBitKvCacheNeedle, IsFoundByRowsWithDrafts) {
+  constexpr int32_t num_toks = WR_ASAN != 0 || WR_TSAN != 0 ? 3000 : 32000;
+  const test::NeedleModel model(16);
+  for (const auto& [dtype, error] : {std::pair{"auto", 0x1p-9}, std::pair{"fp8_e4m3", 0x1p-4}}) {
+    SCOPED_TRACE(dtype);
+    test::RigOptions options;
+    options.config.kv_cache_dtype = dtype;
+    options.config.threads = options.device.num_threads = 2;
+    options.config.speculative_config = test::ngram_config(4);
+    test::NeedleModel::expect_found(model.ask(num_toks, options, 12), num_toks, error);
+  }
+}
+
 test::Workload tiny_load() {
   return {test::source_path("tests/golden/tiny/qwen3_two_groups"), "bfloat16", 128, 8, 60, 12};
 }

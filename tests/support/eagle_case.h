@@ -24,9 +24,9 @@ namespace warprow::test {
 constexpr int kHeadTestVocab = 128;
 constexpr int kHeadTestHidden = 64;
 
-inline OracleModel head_test_shape() {
+inline OracleModel head_test_shape(int num_heads) {
   OracleLayer layer;
-  layer.num_heads = 2;
+  layer.num_heads = num_heads;
   layer.num_kv_heads = 1;
   layer.head_dim = layer.rot_dim = 64;
   layer.theta = 10000.0;
@@ -43,7 +43,7 @@ inline OracleModel head_test_shape() {
 // A model and its files.
 class HeadTarget {
  public:
-  HeadTarget() : model_(head_test_shape()) {
+  explicit HeadTarget(int num_heads = 2) : model_(head_test_shape(num_heads)) {
     RandomCheckpoint tensors(model_, 7);
     tensors.add_ends(false, {1, 33, 65, 97});
     for (int i = 0; i < 4; ++i) {
@@ -56,7 +56,7 @@ class HeadTarget {
                                    {"head_dim", 64},
                                    {"intermediate_size", 64},
                                    {"max_position_embeddings", 512},
-                                   {"num_attention_heads", 2},
+                                   {"num_attention_heads", num_heads},
                                    {"num_key_value_heads", 1},
                                    {"num_hidden_layers", 4},
                                    {"rms_norm_eps", 1e-5},
@@ -84,8 +84,11 @@ struct HeadFiles {
   TempDir dir;
 
   // draft_vocab, own_embedding: RandomHead's.
-  explicit HeadFiles(HeadFormat format, int draft_vocab = 0, bool own_embedding = false)
-      : random(head_target().model(), format, 3, draft_vocab, own_embedding) {
+  explicit HeadFiles(HeadFormat format,
+                     int draft_vocab = 0,
+                     bool own_embedding = false,
+                     const HeadTarget& target = head_target())
+      : random(target.model(), format, 3, draft_vocab, own_embedding) {
     dir.write("config.json", random.config().dump());
     dir.write("model.safetensors", random.weights());
   }
@@ -197,6 +200,27 @@ inline void expect_answers_after_a_hit_at_an_edge(RigOptions options, const RigO
   EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, accepted_before);
   EXPECT_EQ(rig.results().at(2).tokens, alone.run().at(2).tokens);
   EXPECT_EQ(rig.results().at(2).top, alone.results().at(2).top);
+}
+
+// In an 8-bit KV cache the answers are those without drafts in the same cache. target: without drafts.
+inline void expect_answers_in_an_eight_bit_cache(RigOptions options, RigOptions target) {
+  for (const char* dtype : {"fp8_e4m3", "fp8_e5m2"}) {
+    SCOPED_TRACE(dtype);
+    options.config.kv_cache_dtype = target.config.kv_cache_dtype = dtype;
+    ModelRig rig(options);
+    ModelRig alone(target);
+    for (const Request& request : {head_request(1, 17, 40), head_request(2, 40, 24)}) {
+      rig.add(request);
+      alone.add(request);
+    }
+    const std::map<uint64_t, RigResult> results = rig.run();
+    EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, 0);
+    for (const auto& [id, expected] : alone.run()) {
+      EXPECT_EQ(results.at(id).tokens, expected.tokens);
+      EXPECT_EQ(results.at(id).top, expected.top);
+      EXPECT_EQ(results.at(id).reason, expected.reason);
+    }
+  }
 }
 
 struct HeadRun {

@@ -32,6 +32,7 @@ struct OracleHead {
   bool normed_states = false;  // MTP: behind a draft, the state is the normed stream
   bool hides_first = false;    // MTP: zeros for the embedding at position 0
   Doubles embed_norm;          // MTP
+  Doubles states_norm;         // EAGLE-3: in front of fc; empty: there is none
   Doubles fc, fc_bias, hidden_norm, final_norm, head;
   Doubles embed;         // empty: the model's
   std::vector<int> ids;  // of the model's vocabulary by the head's; empty: the same
@@ -112,7 +113,8 @@ class EagleOracle : public DecoderOracle {
       for (const int layer : head_.entered) {
         joined = with(joined, all[static_cast<size_t>(layer)][t]);
       }
-      states.push_back(times(head_.fc, joined));
+      states.push_back(
+          times(head_.fc, head_.states_norm.empty() ? joined : normed(joined, head_.states_norm)));
     }
     return states;
   }
@@ -193,7 +195,7 @@ class RandomHead {
       : target_(target), random_(seed) {
     head_.format = format;
     OracleLayer& layer = head_.layer;
-    layer.num_heads = 2;
+    layer.num_heads = target.layers.front().num_heads;
     layer.num_kv_heads = 1;
     layer.head_dim = layer.rot_dim = 64;
     layer.theta = 5000;
@@ -237,6 +239,17 @@ class RandomHead {
   [[nodiscard]] const OracleHead& head() const { return head_; }
   [[nodiscard]] Bytes weights() const { return writer_.bytes(); }
 
+  // Adds a norm in front of fc.
+  void add_states_norm() { head_.states_norm = norm("input_norm", 3 * target_.hidden); }
+
+  // Adds scales of an 8-bit KV cache, which the oracle does not know.
+  void add_kv_scales(float scale) {
+    const std::string at = head_.format == HeadFormat::kEagle3 ? "midlayer." : "layers.0.";
+    for (const char* name : {"self_attn.k_scale", "self_attn.v_scale"}) {
+      writer_.add_f32(at + name, {1}, std::vector<float>{scale});
+    }
+  }
+
   [[nodiscard]] nlohmann::json config() const {
     const OracleLayer& layer = head_.layer;
     nlohmann::json json = {{"architectures", {"LlamaForCausalLM"}},
@@ -260,6 +273,9 @@ class RandomHead {
       json["architectures"] = {"LlamaForCausalLMEagle3"};
       json["draft_vocab_size"] = vocab;
       json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", head_.entered}};
+      if (!head_.states_norm.empty()) {
+        json["norm_before_fc"] = true;
+      }
       return json;
     }
     return {

@@ -5,6 +5,7 @@
 #include "tests/support/model_rig.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
+#include "wire/token_lists.h"
 
 #include <algorithm>
 #include <cmath>
@@ -109,13 +110,17 @@ class NeedleModel {
 
   struct Answer {
     TokenId wanted = 0;
-    TokenId token = 0;
+    TokenId token = 0;     // of the largest logit
     double attention = 0;  // that the needle got, by the answer's logit
   };
-  // Asks for each kind of needle in num_toks tokens of hay, with needles in the first, second, third and last part.
-  [[nodiscard]] std::vector<Answer> ask(int32_t num_toks, RigOptions options) const {
+  // Asks for each kind of needle in num_toks tokens of hay, with needles in the first, second, third and last part. The
+  // question is asked num_questions times: each time but the last the request's token is the question again, whatever the
+  // logits say. So an n-gram drafts it, and several questions are queries of one step.
+  [[nodiscard]] std::vector<Answer> ask(int32_t num_toks,
+                                        RigOptions options,
+                                        int32_t num_questions = 1) const {
     options.config.model = dir_.path().string();
-    options.config.max_model_len = num_toks + 8;
+    options.config.max_model_len = num_toks + 8 + num_questions;
     options.config.enable_prefix_caching = true;
     options.config.max_num_batched_tokens = 4096;
     options.config.max_num_seqs = 2;
@@ -127,31 +132,33 @@ class NeedleModel {
     std::generate(hay.begin(), hay.end(), [&] { return static_cast<TokenId>(random() % 32); });
     std::vector<Answer> answers;
     for (int32_t kind = 0; kind < kKinds; ++kind) {
-      const int32_t answer = (5 * kind + 3) % kAnswers;
+      const int32_t answer = answer_of(kind);
       const double depth[] = {0.0, 0.31, 0.7, 0.999};
       hay[static_cast<size_t>(depth[kind] * num_toks)] = 32 + kAnswers * kind + answer;
-      answers.push_back({answer});
     }
     for (int32_t kind = 0; kind < kKinds; ++kind) {
       Request request;
       request.id = static_cast<uint64_t>(kind) + 1;
       request.prompt = hay;
       request.prompt.push_back(96 + kind);
-      request.max_tokens = 1;
+      request.max_tokens = num_questions;
       request.params.num_logprobs = 2;
+      if (num_questions > 1) {
+        TokenLists lists;
+        lists.biases.emplace_back(96 + kind, 100.0F);
+        request.token_lists = pack_token_lists(lists);
+        request.params.flags |= SamplingParams::kHasTokenLists;
+      }
       rig.add(request);
-      const RigResult& result = rig.run().at(request.id);
-      Answer& got = answers[static_cast<size_t>(kind)];
-      got.token = result.tokens.at(0);
-      for (const auto& [id, logit] : result.top.at(0)) {
-        // The residual has the question, of unit length, and the value: the norm divides by the length of both.
-        if (id == got.wanted) {
-          const double share = static_cast<double>(logit) / static_cast<double>(kLogit);
-          got.attention = share / std::sqrt(1.0 - share * share);
-        }
+      for (const RigResult::Top& top : rig.run().at(request.id).top) {
+        answers.push_back(answer_in(top, answer_of(kind)));
       }
     }
+    EXPECT_EQ(std::ssize(answers), int64_t{kKinds} * num_questions);
     EXPECT_GT(rig.scheduler().stats().num_prefix_hit_tokens, 3 * (num_toks - 64));
+    if (num_questions > 1) {
+      EXPECT_GT(rig.scheduler().stats().num_accepted_tokens, 0);
+    }
     return answers;
   }
   // Bounds of the attention that a needle gets where the elements of keys have this relative error at most: its score is
@@ -169,6 +176,20 @@ class NeedleModel {
   }
 
  private:
+  static TokenId answer_of(int32_t kind) { return (5 * kind + 3) % kAnswers; }
+  static Answer answer_in(const RigResult::Top& top, TokenId wanted) {
+    Answer got{wanted};
+    got.token = std::ranges::max_element(top, {}, &RigResult::Top::value_type::second)->first;
+    for (const auto& [id, logit] : top) {
+      // The residual has the question, of unit length, and the value: the norm divides by the length of both.
+      if (id == wanted) {
+        const double share = static_cast<double>(logit) / static_cast<double>(kLogit);
+        got.attention = share / std::sqrt(1.0 - share * share);
+      }
+    }
+    return got;
+  }
+
   static constexpr int32_t kHidden = 64;
   static constexpr int32_t kVocab = 100;
   static constexpr int32_t kOfKinds = 32;  // where the features of an embedding begin

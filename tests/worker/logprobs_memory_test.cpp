@@ -8,6 +8,7 @@
 #include "worker/model_plan.h"
 
 #include <cstdint>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -95,6 +96,41 @@ TEST(LogprobsMemory, ManyRowsWithLogprobsHaveNoCopyOfTheirLogits) {
   const int64_t a_row = (with_256 - workspace_of(config)) / 128;
   EXPECT_LT(a_row, 2 * kRowBytes + kRowBytes / 4)
       << "its logits and the processed copy, no third copy";
+}
+
+// Each draft has a row of logits and, on a GPU, of the processed copy. There is no third one, neither of all rows that are
+// verified nor of what a drafter computes, on one rank or more (vLLM caps such a copy at 1 GiB).
+TEST(LogprobsMemory, DraftsHaveNoCopyOfTheirLogits) {
+  constexpr int32_t kSeqs = 64;
+  constexpr int32_t kDrafts = 3;
+  const test::TempDir dir;
+  EngineConfig config = config_in(dir);
+  config.max_num_seqs = kSeqs;
+  config.max_model_len = 4096;
+  for (const char* device : {"h200", "cpu"}) {
+    SCOPED_TRACE(device);
+    config.device = device;
+    config.tensor_parallel_size = 1;
+    const auto workspace_with = [&](const std::string& speculation) {
+      config.speculative_config = speculation;
+      return workspace_of(config);
+    };
+    const std::string ngram = R"({"method": "ngram", "num_speculative_tokens": 3})";
+    const std::string model =
+        R"({"model": ")" + config.model + R"(", "num_speculative_tokens": 3})";
+    const int64_t with = workspace_with(ngram);
+    const int64_t a_draft = (with - workspace_with("")) / (kSeqs * kDrafts);
+    const int64_t copies = config.device == "cpu" ? 1 : 2;
+    EXPECT_GE(a_draft, kRowBytes);
+    EXPECT_LT(a_draft, copies * kRowBytes + kRowBytes / 4);
+    // The activations of 2048 tokens have 64 MiB at most.
+    EXPECT_LT(workspace_with(model) - with, 64 * kMiB);
+    EXPECT_LT(64 * kMiB, kSeqs * kDrafts * kRowBytes);
+    if (config.device == "cpu") {
+      config.tensor_parallel_size = 2;
+      EXPECT_LT(workspace_with(model) - workspace_with(ngram), 64 * kMiB);
+    }
+  }
 }
 
 // Penalties count a row's own tokens in each step. No row keeps counts over the vocabulary.

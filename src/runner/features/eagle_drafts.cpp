@@ -7,8 +7,8 @@
 #include "models/model.h"
 #include "runner/attention_groups.h"
 #include "runner/block_tables.h"
+#include "runner/features/draft_choice.h"
 #include "runner/kv_cache.h"
-#include "runner/logits_head.h"
 #include "runner/ops/runner_ops.h"
 #include "runner/rows.h"
 #include "runner/sample/sampler.h"
@@ -35,6 +35,13 @@ StepLimits head_attention_limits(const StepLimits& runner) {
   return limits;
 }
 
+// The model's head is divided where its layers are.
+DraftVocab vocab_of(const RunnerParts& parts, const DraftModel& draft) {
+  const EagleHead& head = *draft.head;
+  const bool divided = draft.divided || head.spec().head.empty();
+  return {head.spec().draft_vocab_size, head.vocab(), divided && !parts.tensor.alone(), head.ids()};
+}
+
 // Owns: the inputs and the attention of the head's forwards.
 class EagleDrafts final : public RunnerFeature {
  public:
@@ -48,7 +55,7 @@ class EagleDrafts final : public RunnerFeature {
         rows_(*parts.rows),
         tables_(*parts.block_tables),
         sampler_(*parts.sampler),
-        logits_(*parts.head),
+        choice_(parts, vocab_of(parts, draft)),
         ops_(*parts.ops),
         attention_(*parts.device,
                    *parts.arenas.workspace,
@@ -212,15 +219,14 @@ class EagleDrafts final : public RunnerFeature {
     gather_rows(stream,
                 {states, make_view<const int32_t>(inputs_.logits_indices, num_rows_), last});
     // The runner's logits of this step are not needed any more.
-    const int64_t vocab = head_.spec().draft_vocab_size;
-    const View<float, 2> logits = make_view(logits_.last(num_rows_).rows.data, num_rows_, vocab);
-    head_.compute_logits(stream, last, logits);
-    if (sampler_.draws_drafts()) {
-      sampler_.draw_drafts(stream, logits, idx_mapping_, made, rows_);
-      return;
-    }
-    ops_.take_draft(
-        stream, {idx_mapping_, logits.data, vocab, rows_.drafts(), made, head_.ids()}, num_rows_);
+    choice_.make(
+        stream, num_rows_, idx_mapping_, made, [&](int64_t first, const View<float, 2>& logits) {
+          const int64_t hidden = last.shape[1];
+          head_.compute_logits(
+              stream,
+              make_view<const float>(last.data + first * hidden, logits.shape[0], hidden),
+              logits);
+        });
   }
 
   Model& model_;
@@ -233,7 +239,7 @@ class EagleDrafts final : public RunnerFeature {
   const RequestRows& rows_;
   const BlockTables& tables_;
   const Sampler& sampler_;
-  const LogitsHead& logits_;
+  DraftChoice choice_;
   RunnerOps& ops_;
   AttentionGroups attention_;
   InputBuffers inputs_;

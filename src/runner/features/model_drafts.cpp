@@ -7,8 +7,8 @@
 #include "models/model.h"
 #include "runner/attention_groups.h"
 #include "runner/block_tables.h"
+#include "runner/features/draft_choice.h"
 #include "runner/kv_cache.h"
-#include "runner/logits_head.h"
 #include "runner/ops/runner_ops.h"
 #include "runner/rows.h"
 #include "runner/sample/sampler.h"
@@ -50,7 +50,10 @@ class ModelDrafts final : public RunnerFeature {
         rows_(*parts.rows),
         tables_(*parts.block_tables),
         sampler_(*parts.sampler),
-        head_(*parts.head),
+        choice_(parts,
+                {model_.facts().vocab_size,
+                 model_.facts().vocab,
+                 draft.divided && !parts.tensor.alone()}),
         ops_(*parts.ops),
         attention_(*parts.device,
                    *parts.arenas.workspace,
@@ -160,15 +163,10 @@ class ModelDrafts final : public RunnerFeature {
     gather_rows(stream,
                 {hidden, make_view<const int32_t>(inputs_.logits_indices, num_rows_), last});
     // The runner's logits of this step are not needed any more.
-    const View<float, 2> logits = head_.last(num_rows_).rows;
-    model_.compute_logits(stream, last, logits);
-    if (sampler_.draws_drafts()) {
-      sampler_.draw_drafts(stream, logits, idx_mapping_, made, rows_);
-      return;
-    }
-    ops_.take_draft(stream,
-                    {idx_mapping_, logits.data, model_.facts().vocab_size, rows_.drafts(), made},
-                    num_rows_);
+    choice_.make(
+        stream, num_rows_, idx_mapping_, made, [&](int64_t first, const View<float, 2>& logits) {
+          model_.compute_logits(stream, last.rows(first, logits.shape[0]), logits);
+        });
   }
 
   Model& model_;
@@ -180,7 +178,7 @@ class ModelDrafts final : public RunnerFeature {
   const RequestRows& rows_;
   const BlockTables& tables_;
   const Sampler& sampler_;
-  const LogitsHead& head_;
+  DraftChoice choice_;
   RunnerOps& ops_;
   AttentionGroups attention_;
   InputBuffers inputs_;

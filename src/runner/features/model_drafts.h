@@ -18,6 +18,7 @@ struct DraftModel {
   KvPlan kv;                  // all groups of the cache, and the places of the drafter's layers
   int32_t first_layer = 0;    // where they begin in the cache's list
   bool batch_invariant = false;
+  bool divided = true;  // over the model's ranks; else every rank has all of it
 };
 
 // The most tokens of one of its own forwards.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/rank_place.h"
 #include "device/arena.h"
 #include "device/device.h"
 #include "kv/kv_spec.h"
@@ -35,6 +36,7 @@ struct RunnerParts {
   Device* device = nullptr;
   RunnerArenas arenas;  // for a feature's own memory; in its constructor only
   StepLimits limits;
+  RankGroup tensor;  // the ranks that divide the model's layers
   Model* model = nullptr;
   std::span<const KvGroupSpec> groups;
   // The KV cache. It is bound after construction and before the first step.

@@ -77,6 +77,7 @@ struct TakeDraft {
   DraftTokens drafts;
   int32_t num_made = 0;
   const int32_t* ids = nullptr;  // dev i32 [vocab]  the tokens' ids; null: 0 to vocab - 1
+  int32_t* chosen = nullptr;     // where the tokens go by batch_idx, and not to drafts; may be null
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
@@ -92,7 +93,9 @@ struct TakeDraft {
     });
     team.for_each(1, [&](int64_t) {
       const auto id = static_cast<int32_t>(kLastId - (best & kLastId));
-      drafts.tokens[row * drafts.max_drafts + num_made] = ids == nullptr ? id : ids[id];
+      int32_t* const to = chosen != nullptr ? chosen + batch_idx
+                                            : drafts.tokens + row * drafts.max_drafts + num_made;
+      *to = ids == nullptr ? id : ids[id];
     });
   }
 
@@ -101,6 +104,21 @@ struct TakeDraft {
   [[nodiscard]] static WR_HD int64_t in_order(float logit) {
     const auto bits = std::bit_cast<uint32_t>(logit);
     return int64_t{(bits >> 31) != 0 ? ~bits : bits | 0x80000000U};
+  }
+};
+
+// Of several ranks: gives rows the drafts that all ranks chose. One item per batch_idx.
+struct KeepDrafts {
+  const int32_t* idx_mapping = nullptr;  // TakeDraft's, as the others
+  const int32_t* chosen = nullptr;
+  DraftTokens drafts;
+  int32_t num_made = 0;
+
+  WR_HD void operator()(int64_t batch_idx) const {
+    const int32_t row = idx_mapping[batch_idx];
+    if (row >= 0) {
+      drafts.tokens[row * drafts.max_drafts + num_made] = chosen[batch_idx];
+    }
   }
 };
 

@@ -33,6 +33,7 @@ class RunnerOps {
   virtual void next_tokens(Stream& stream, const NextTokens& op) = 0;
   virtual void head_inputs(Stream& stream, const HeadInputs& op) = 0;
   virtual void take_draft(Stream& stream, const TakeDraft& op, int64_t num_rows) = 0;
+  virtual void keep_drafts(Stream& stream, const KeepDrafts& op, int64_t num_rows) = 0;
   virtual void decide_drafts(Stream& stream, const DecideDrafts& op, int64_t num_logits) = 0;
   virtual void place_drafts(Stream& stream, const PlaceDrafts& op, int64_t num_rows) = 0;
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
@@ -73,6 +74,9 @@ class RunnerOpsImpl final : public RunnerOps {
   }
   void take_draft(Stream& s, const TakeDraft& op, int64_t num_rows) override {
     launch_.for_teams(s, "take_draft", num_rows, op);
+  }
+  void keep_drafts(Stream& s, const KeepDrafts& op, int64_t num_rows) override {
+    launch_.for_items(s, "keep_drafts", num_rows, op);
   }
   void decide_drafts(Stream& s, const DecideDrafts& op, int64_t num_logits) override {
     launch_.for_items(s, "decide_drafts", num_logits, op);

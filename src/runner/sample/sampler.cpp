@@ -6,6 +6,7 @@
 #include "kernels/sample/sample.h"
 #include "runner/output_ring.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace warprow {
@@ -73,7 +74,8 @@ Sampler::Sampler(
     : ranks_(ranks),
       arrays_(alloc_arrays(
           workspace, sizes.max_num_seqs, sizes.max_logits, sizes.max_top, ranks.place)),
-      errors_(workspace.alloc<int32_t>(ranks.place.largest_share(sizes.max_rows))),
+      most_rows_(ranks.place.largest_share(sizes.max_rows)),
+      errors_(workspace.alloc<int32_t>(most_rows_)),
       max_top_(sizes.max_top),
       mode_(mode) {
   if (!ranks.alone()) {
@@ -82,7 +84,7 @@ Sampler::Sampler(
   const auto bytes =
       static_cast<int64_t>(sample_scratch_bytes(device.facts().kind,
                                                 sizes.vocab_size,
-                                                ranks.place.largest_share(sizes.max_rows),
+                                                most_rows_,
                                                 device.facts().num_threads));
   scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
 }
@@ -129,8 +131,6 @@ void Sampler::draw_drafts(Stream& stream,
                           int32_t number,
                           const RequestRows& rows) const {
   DrawDraftsArgs args;
-  args.logits = logits;
-  args.row = make_view(idx_mapping, logits.shape[0]);
   args.params = params_of(rows);
   args.total_len = &rows.states()->total_len;
   args.state_stride = sizeof(RowState) / sizeof(int32_t);
@@ -138,7 +138,13 @@ void Sampler::draw_drafts(Stream& stream,
   args.max_drafts = static_cast<int32_t>(rows.drafts().max_drafts);
   args.drafts = drafts_;
   args.scratch = scratch_;
-  warprow::draw_drafts(stream, args);
+  // Every rank draws for all rows, and has scratch for its share of logits.
+  const int64_t n = logits.shape[0];
+  for (int64_t first = 0; first < n; first += most_rows_) {
+    args.logits = logits.rows(first, std::min(most_rows_, n - first));
+    args.row = make_view(idx_mapping + first, args.logits.shape[0]);
+    warprow::draw_drafts(stream, args);
+  }
 }
 
 // Gives every rank the results of all ranks' shares of n logits. Entries behind the n are stale.

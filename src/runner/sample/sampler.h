@@ -79,7 +79,8 @@ class Sampler {
   SampledArrays arrays_;  // dev [max_num_seqs], [max_logits]
   SampledArrays
       reported_;     // dev [max_rows]  of several ranks: those of report, before they are copied
-  int32_t* errors_;  // dev i32 [largest share of max_rows]
+  int64_t most_rows_;  // this rank's share of max_rows, at most
+  int32_t* errors_;    // dev i32 [most_rows_]
   View<std::byte, 1> scratch_;
   const int32_t* draft_at_ = nullptr;
   DraftProbs drafts_;
