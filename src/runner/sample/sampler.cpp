@@ -141,8 +141,9 @@ void Sampler::draw_drafts(Stream& stream,
   // Every rank draws for all rows, and has scratch for its share of logits.
   const int64_t n = logits.shape[0];
   for (int64_t first = 0; first < n; first += most_rows_) {
-    args.logits = logits.rows(first, std::min(most_rows_, n - first));
-    args.row = make_view(idx_mapping + first, args.logits.shape[0]);
+    const int64_t count = std::min(most_rows_, n - first);
+    args.logits = make_strided(logits.row(first), count, logits.shape[1], logits.stride[0]);
+    args.row = make_view(idx_mapping + first, count);
     warprow::draw_drafts(stream, args);
   }
 }
