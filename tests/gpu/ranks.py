@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks on GPUs against one GPU, with random weights.
 
-    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,adapters,verify,faults] [--rounds N]
+    python3 tests/gpu/ranks.py --warprow build/cuda-release/warprow [--only tokens,drafts,adapters,verify,faults] [--rounds N]
 
 Needs two GPUs; without them it is skipped. With four, TP=4, PP=4 and TP=2 with PP=2 are tested too. `tokens`: greedy and seeded answers of several ranks
 against those of one rank, in float32 and bf16, over prompts of one to some hundred tokens, with graphs. In float32 all tokens must be equal. In bf16 a request may leave the
-other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `adapters`: the same with a LoRA adapter. `verify`: `warprow verify` with
+other's tokens only where the two likeliest are closer than GAP. Runs repeat bit for bit. `adapters`: the same with a LoRA adapter. `drafts`: with a draft model,
+against one rank without drafts. `verify`: `warprow verify` with
 several ranks, which compares answers in batches, alone, and from the cache. `faults`: a rank that is killed or stopped ends the
 command with its name and nothing left behind; N rounds. `hosts` (as root): the ranks of a launcher on two hosts, which are two
 mount namespaces with a /dev/shm each; NCCL goes over TCP between them.
@@ -94,11 +95,12 @@ def compare(lines, want, got, exact):
     return mistakes, left
 
 
-def check_tokens(run):
+def check_tokens(run, alone=None):
+    """alone: what runs on one rank, if not the same."""
     lines, failed = requests(), False
     for dtype in ("float32", "bfloat16"):
         try:
-            want = run.generate(lines, "--dtype", dtype)
+            want = (alone or run).generate(lines, "--dtype", dtype)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"FAIL {dtype}, one rank: {error}")
             return False
@@ -138,6 +140,14 @@ def check_adapters(run):
         print("FAIL the adapter changes nothing")
         return False
     return check_tokens(adapted)
+
+
+def check_drafts(run):
+    # The model drafts for itself, so that many drafts are right.
+    config = {"method": "draft_model", "model": str(run.model), "num_speculative_tokens": 3, "adaptive": False}
+    drafting = Runner(run.binary, run.model, run.device, [*run.extra, "--speculative-config", json.dumps(config)])
+    drafting.divisions = [flags for flags in run.divisions if "-pp" not in flags]
+    return check_tokens(drafting, run)
 
 
 def check_verify(run):
@@ -275,7 +285,7 @@ def num_gpus():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warprow", required=True, help="the built program")
-    parser.add_argument("--only", default="tokens,adapters,verify,faults")
+    parser.add_argument("--only", default="tokens,drafts,adapters,verify,faults")
     parser.add_argument("--device", default="cuda", help="cpu tests this script")
     parser.add_argument("--rounds", type=int, default=1, help="how often each fault is tried")
     parser.add_argument("--start-time", type=float, default=3, help="seconds until ranks run steps")
@@ -284,7 +294,10 @@ def main():
     if options.device == "cuda" and num_gpus() < 2:
         print("skipped: needs two GPUs")
         sys.exit(77)
-    checks = {"tokens": check_tokens, "adapters": check_adapters, "verify": check_verify, "faults": check_faults, "hosts": check_hosts}
+    checks = {
+            "tokens": check_tokens, "drafts": check_drafts, "adapters": check_adapters, "verify": check_verify,
+            "faults": check_faults, "hosts": check_hosts,
+        }  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         write_model(Path(name))
         run = Runner(options.warprow, Path(name), options.device, options.flags.split())
