@@ -206,8 +206,7 @@ Result<void> decide_options(ModelPlan& plan, const EngineConfig& settings) {
   const bool has_states =
       std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
   if (has_states && plan.runner.max_drafts > 0) {
-    const bool several_gpus =
-        plan.device.kind != DeviceKind::kCpu && plan.place.world_size() > 1;
+    const bool several_gpus = plan.device.kind != DeviceKind::kCpu && plan.place.world_size() > 1;
     if (several_gpus || plan.place.pipeline.size > 1) {
       return fail(ErrorCode::kUnsupported,
                   "speculative decoding with layers that keep a state is supported on one GPU, and "

@@ -81,11 +81,8 @@ Sampler::Sampler(
   if (!ranks.alone()) {
     reported_ = alloc_arrays(workspace, 0, sizes.max_rows, kMaxPromptTop, ranks.place);
   }
-  const auto bytes =
-      static_cast<int64_t>(sample_scratch_bytes(device.facts().kind,
-                                                sizes.vocab_size,
-                                                most_rows_,
-                                                device.facts().num_threads));
+  const auto bytes = static_cast<int64_t>(sample_scratch_bytes(
+      device.facts().kind, sizes.vocab_size, most_rows_, device.facts().num_threads));
   scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
 }
 

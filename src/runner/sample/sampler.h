@@ -78,7 +78,7 @@ class Sampler {
   // Arrays of several ranks have room for equal shares.
   SampledArrays arrays_;  // dev [max_num_seqs], [max_logits]
   SampledArrays
-      reported_;     // dev [max_rows]  of several ranks: those of report, before they are copied
+      reported_;       // dev [max_rows]  of several ranks: those of report, before they are copied
   int64_t most_rows_;  // this rank's share of max_rows, at most
   int32_t* errors_;    // dev i32 [most_rows_]
   View<std::byte, 1> scratch_;
