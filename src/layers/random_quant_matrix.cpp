@@ -17,10 +17,14 @@ PackedKind kind_of(QuantNumber number) {
 
 // Numbers by their sums.
 using Numbers = std::array<uint8_t, 2 * kMostRandomSum + 1>;
+size_t index_of_sum(int32_t sum) {
+  const int32_t index = sum + kMostRandomSum;
+  return static_cast<size_t>(index);
+}
 Numbers numbers_of(PackedKind kind) {
   Numbers numbers;
   for (int32_t sum = -kMostRandomSum; sum <= kMostRandomSum; ++sum) {
-    numbers[static_cast<size_t>(sum + kMostRandomSum)] = random_number(kind, sum);
+    numbers[index_of_sum(sum)] = random_number(kind, sum);
   }
   return numbers;
 }
@@ -65,7 +69,7 @@ void RandomQuantMatrix::read(const QuantPart& part, QuantBuffers& out) const {
       if (col == part.col || col % 4 == 0) {
         random_sums(random_.seed, row, col / 4, sums);
       }
-      *number++ = numbers[static_cast<size_t>(sums[col % 4] + kMostRandomSum)];
+      *number++ = numbers[index_of_sum(sums[col % 4])];
     }
   }
 }
