@@ -538,7 +538,8 @@ class ProcessTest(unittest.TestCase):
         process = run_script("""
         print("ready")
         try:
-            llm.generate("One", SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
+            while True:  # an answer may end before the signal comes
+                llm.generate("One", SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
         except KeyboardInterrupt:
             while llm.state()["scheduler"]["running"]:
                 pass
