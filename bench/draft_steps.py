@@ -31,8 +31,9 @@ CODE = '''def read_rows(path):
                 rows.append(line.split(","))
     return rows
 '''
-COPY = f"# The file, twice.\n\n{CODE}\n\n# The file, twice.\n\ndef read_rows(path):\n"
-EDIT = f"Here is a function:\n\n{CODE}\nHere is the same function with the name read_lines:\n\ndef read_lines(path):\n"
+# Without a line's end, behind which the model ends the file and explains it.
+COPY = f"# The file, twice.\n\n{CODE}\n\n# The file, twice.\n\ndef read_rows(path):"
+EDIT = f"Here is a function:\n\n{CODE}\nHere is the same function with the name read_lines:\n\ndef read_lines(path):"
 CHATS = (
     "Why is the sky blue?",
     "Write a short story about a fox and a lighthouse.",
