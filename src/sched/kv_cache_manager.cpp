@@ -198,7 +198,7 @@ int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const std::vector<BlockId>& hits = hits_[g];
     const auto skipped = static_cast<int32_t>(std::count(hits.begin(), hits.end(), kNullBlock));
-    const int32_t held = std::min(ceil_div(num_known, groups_[g].block_size) - skipped,
+    const int32_t held = std::min(ceil_div(room_of(num_known), groups_[g].block_size) - skipped,
                                   groups_[g].policy->max_blocks());
     needed += groups_[g].state_pages > 0 ? groups_[g].state_pages
                                          : std::max(0, held - (num_of(hits) - skipped));
@@ -248,7 +248,7 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
   }
   append_pages(kv, admission.num_known, admission.row, out);
   if (num_state_pages_ > 0) {
-    kv.prefill_len = admission.num_known - lookahead_;
+    kv.prefill_len = admission.num_known;
     kv.checkpoint_at = -kCheckpointDistance;
     kv.loans_on_row = true;  // cells of another request
     plan_states(kv, admission.num_hit, admission.num_tokens, admission.row, out);
@@ -286,13 +286,12 @@ bool KvCacheManager::leaves_checkpoint(const RequestKv& kv,
   return at == last_block_end(kv.prefill_len) || at - kv.checkpoint_at >= kCheckpointDistance;
 }
 
-// Prepares the tables of state groups for a step that computes the tokens [num_computed, num_tokens - lookahead_).
+// Prepares the tables of state groups for a step that computes the tokens [num_computed, num_tokens).
 void KvCacheManager::plan_states(
     RequestKv& kv, int32_t num_computed, int32_t num_tokens, RowId row, SchedulerOutput& out) {
-  const int32_t end = num_tokens - lookahead_;
-  const bool leaves = leaves_checkpoint(kv, num_computed, end);
+  const bool leaves = leaves_checkpoint(kv, num_computed, num_tokens);
   if (leaves) {
-    kv.checkpoint_at = last_block_end(end);
+    kv.checkpoint_at = last_block_end(num_tokens);
     kv.leaves_start = kv.checkpoint_at == num_computed;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -311,7 +310,7 @@ void KvCacheManager::plan_states(
   }
   kv.has_loans = kv.has_loans || leaves;
   kv.loans_on_row = kv.has_loans;
-  kv.states_until = end <= kv.prefill_len ? num_tokens : RequestKv::kNever;
+  kv.states_until = num_tokens <= kv.prefill_len ? num_tokens : RequestKv::kNever;
 }
 
 void KvCacheManager::return_loans(RequestKv& kv, int64_t step) {
@@ -346,14 +345,14 @@ bool KvCacheManager::lacks_blocks(const RequestKv& kv, int32_t num_tokens) const
     if (groups_[g].state_pages > 0) {
       continue;
     }
-    needed +=
-        std::max(0, ceil_div(num_tokens, groups_[g].block_size) - num_of(kv.tables[g].blocks));
+    needed += std::max(
+        0, ceil_div(room_of(num_tokens), groups_[g].block_size) - num_of(kv.tables[g].blocks));
   }
   return needed > pool_.num_free();
 }
 
 int32_t KvCacheManager::pages_to_grow(const RequestKv& kv, int32_t num_tokens) const {
-  return std::max(0, token_pages_.pages_for(num_tokens) - num_of(kv.pages));
+  return std::max(0, token_pages_.pages_for(room_of(num_tokens)) - num_of(kv.pages));
 }
 
 bool KvCacheManager::lacks_pages(const RequestKv& kv, int32_t num_tokens) const {
@@ -379,7 +378,7 @@ bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, Schedule
   }
   append_pages(kv, num_tokens, row, out);
   if (num_tokens > kv.states_until) {
-    plan_states(kv, kv.states_until - lookahead_, num_tokens, row, out);
+    plan_states(kv, kv.states_until, num_tokens, row, out);
   }
   refresh_marks(kv);
   return true;
@@ -387,7 +386,7 @@ bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, Schedule
 
 void KvCacheManager::append_blocks(RequestKv& kv, size_t group, int32_t num_tokens) {
   std::vector<BlockId>& blocks = kv.tables[group].blocks;
-  const int32_t wanted = ceil_div(num_tokens, groups_[group].block_size);
+  const int32_t wanted = ceil_div(room_of(num_tokens), groups_[group].block_size);
   while (num_of(blocks) < wanted) {
     blocks.push_back(pool_.take());
   }
@@ -424,8 +423,7 @@ void KvCacheManager::emit(
 
 void KvCacheManager::refresh_marks(RequestKv& kv) const {
   // The last position is reserved for the token that is sampled after the computed ones.
-  kv.capacity = num_of(kv.pages) * token_pages_.page_size - 1;
-  kv.capacity = std::min(kv.capacity, kv.states_until);
+  int32_t room = num_of(kv.pages) * token_pages_.page_size - 1;
   kv.window_at = kv.cache_at = RequestKv::kNever;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
@@ -433,12 +431,13 @@ void KvCacheManager::refresh_marks(RequestKv& kv) const {
       continue;
     }
     const RequestKv::Table& table = kv.tables[g];
-    kv.capacity = std::min(kv.capacity, num_of(table.blocks) * group.block_size);
+    room = std::min(room, num_of(table.blocks) * group.block_size);
     kv.window_at = std::min(kv.window_at, group.policy->passed_at(table.num_dropped));
     if (enable_prefix_caching_) {
       kv.cache_at = std::min(kv.cache_at, (table.num_cached + 1) * group.block_size);
     }
   }
+  kv.capacity = std::min(room - lookahead_, kv.states_until);
 }
 
 void KvCacheManager::drop_outside_windows(RequestKv& kv, int32_t num_computed, int64_t last_step) {

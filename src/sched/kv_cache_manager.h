@@ -33,10 +33,11 @@ struct RequestKv {
 
   // The step loop compares these three numbers and touches the tables only when one of them is
   // reached.
-  int32_t capacity = 0;           // tokens that the blocks of every group, and the pages, can hold
+  int32_t capacity =
+      0;  // tokens that the blocks of every group, and the pages, can hold beside the lookahead
   int32_t window_at = kNever;     // computed tokens at which the next block leaves a window
   int32_t cache_at = kNever;      // confirmed tokens at which the next block is full
-  int32_t states_until = kNever;  // tokens for which the tables of state groups are right
+  int32_t states_until = kNever;  // computed tokens for which the tables of state groups are right
   int32_t checkpoint_at = 0;      // tokens before the last checkpoint that it left
   int32_t prefill_len = 0;        // at admission
   bool has_loans = false;         // its tables name a checkpoint, or a state to start from
@@ -77,9 +78,8 @@ class KvCacheManager {
     bool enable_prefix_caching = true;
     bool fence_freed_blocks = false;
     bool copies_blocks = false;  // the workers can copy blocks
-    // Tokens behind a step's own that a drafter needs room for. All num_tokens and num_known contain them; states end in
-    // front of them.
-    int32_t lookahead = 0;
+    int32_t lookahead =
+        0;  // places behind all others of a request, for keys and values of its drafter
   };
 
   // What admit() needs to give a request its row.
@@ -185,6 +185,8 @@ class KvCacheManager {
   [[nodiscard]] bool leaves_checkpoint(const RequestKv& kv,
                                        int32_t num_computed,
                                        int32_t num_tokens) const;
+  // Places that a request of so many tokens needs.
+  [[nodiscard]] int32_t room_of(int32_t num_tokens) const { return num_tokens + lookahead_; }
   void append_pages(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
   static void emit(
       const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out);

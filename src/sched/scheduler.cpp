@@ -345,7 +345,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (r.least_computed() >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
   }
-  const auto end = [&] { return r.num_computed + n + config_.draft_lookahead; };
+  const auto end = [&] { return r.num_computed + n; };
   while (end() > r.kv.capacity && !kv_.grow(r.kv, end(), r.row, out)) {
     if (num_drafts > 0 && !config_.whole_drafts) {  // drafts preempt no request
       n -= num_drafts;
@@ -486,8 +486,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   // Not as a long prefill: those behind it would wait to be admitted until the running one is done.
   const int32_t n =
       limit_deep_chunk(std::min({rest, chunk, budget_, prefill_budget_}), hit, /*is_long=*/false);
-  const int32_t behind = config_.draft_lookahead;
-  if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n + behind, r.num_known() + behind}, out)) {
+  if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();
     return refuse(WaitReason::kBlocks);

@@ -265,16 +265,16 @@ TEST(KvCacheManager, RoomForDraftsDoesNotMoveACheckpoint) {
   RequestKv kv;
   cache.manager.init(kv, {}, 47 + kLookahead);
   ASSERT_EQ(cache.manager.find_prefix(kv, tokens, 46), 0);
-  ASSERT_TRUE(cache.manager.admit(kv, {kRow, 0, 31 + kLookahead, 47 + kLookahead}, cache.out));
+  ASSERT_TRUE(cache.manager.admit(kv, {kRow, 0, 31, 47}, cache.out));
   EXPECT_EQ(kv.checkpoint_at, 16);  // not 32
   cache.manager.return_loans(kv, 1);
   cache.out.clear();
-  ASSERT_TRUE(cache.manager.grow(kv, 47 + kLookahead, kRow, cache.out));
+  ASSERT_TRUE(cache.manager.grow(kv, 47, kRow, cache.out));
   EXPECT_EQ(kv.checkpoint_at, 32);  // not 48
   EXPECT_FALSE(cells_of(cache.out, 1).empty());
   cache.manager.return_loans(kv, 2);
   cache.out.clear();
-  ASSERT_TRUE(cache.manager.grow(kv, 48 + kLookahead, kRow, cache.out));
+  ASSERT_TRUE(cache.manager.grow(kv, 48, kRow, cache.out));
   const std::vector<int32_t> cells = cells_of(cache.out, 1);  // forget the checkpoint
   ASSERT_EQ(cells.size(), 3);
   EXPECT_EQ(cells[1], 0);
