@@ -3,8 +3,6 @@
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/draft_ratio_case.h"
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -32,6 +30,11 @@ class DraftRatioCuda : public CudaTest {
                seed,
                n);
   }
+  Draws draws() {
+    return [this](const Models& models, uint64_t seed, int32_t n) {
+      return outcomes(models, seed, n);
+    };
+  }
   void expect_law_of(const Models& models) { expect_law(models, outcomes(models, 1, kDraws)); }
 };
 
@@ -52,18 +55,7 @@ TEST_F(DraftRatioCuda, UnderEachRuleOnTheDraw) {
 }
 
 // Rows of several tiles and chunks, with and without cuts that leave long lists.
-TEST_F(DraftRatioCuda, LongRowsAreTheReference) {
-  constexpr int32_t kVocab = 20011;
-  constexpr int32_t kSeeds = 100;
-  for (const Models& models : long_models(kVocab)) {
-    const std::vector<Outcome> got = outcomes(models, 1, kSeeds);
-    EXPECT_EQ(got, references(models, kSeeds, {}));
-    const auto rejected =
-        std::count_if(got.begin(), got.end(), [](const Outcome& o) { return o.draft != o.token; });
-    EXPECT_GT(rejected, kSeeds / 10);
-    EXPECT_LT(rejected, kSeeds);
-  }
-}
+TEST_F(DraftRatioCuda, LongRowsAreTheReference) { expect_references_of_long_rows(draws(), 20011); }
 
 TEST_F(DraftRatioCuda, ARowsTokensAreItsOwn) {
   Models models;
@@ -78,37 +70,11 @@ TEST_F(DraftRatioCuda, ARowsTokensAreItsOwn) {
   }
 }
 
-TEST_F(DraftRatioCuda, LogprobsAreThoseOfTheModel) {
-  Models models = models_of({0.2, 0.4, 0.4}, {0.6, 0.3, 0.1});
-  models.params.num_logprobs = 0;
-  int32_t num_rejected = 0;
-  for (const Outcome& outcome : outcomes(models, 1, 50)) {
-    EXPECT_NEAR(outcome.logprob, std::log(outcome.token == 0 ? 0.2 : 0.4), 1e-5);
-    num_rejected += outcome.draft != outcome.token ? 1 : 0;
-  }
-  EXPECT_GT(num_rejected, 5);
-}
+TEST_F(DraftRatioCuda, LogprobsAreThoseOfTheModel) { expect_logprobs_of_the_model(draws()); }
 
 TEST_F(DraftRatioCuda, GreedyRowsAndRowsWithoutADraft) {
-  Models greedy;
-  greedy.target = {1.0F, 3.0F, 3.0F, 2.0F};
-  greedy.drafter = {0.0F, 1.0F, 5.0F, 5.0F};
-  for (const Outcome& outcome : outcomes(greedy, 1, 20)) {
-    EXPECT_EQ(outcome.draft, 2);
-    EXPECT_EQ(outcome.token, 1);
-  }
-  Models bad = models_of({0.2, 0.4, 0.4}, {0.6, 0.3, 0.1});
-  bad.drafter[1] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> left = testing::survivors_of(bad.target, bad.params);
-  const std::vector<Outcome> got = outcomes(bad, 1, 50);
-  for (size_t i = 0; i < got.size(); ++i) {
-    testing::SampleRow row;
-    row.params = bad.params;
-    row.params.seed = 1 + i;
-    row.tokens.assign(kPosition + 1, 0);
-    EXPECT_EQ(got[i].draft, -1);
-    EXPECT_EQ(got[i].token, testing::draw_from(left, row));
-  }
+  expect_largest_logits_of_greedy_rows(draws());
+  expect_ordinary_draws_without_drafts(draws(), std::numeric_limits<float>::quiet_NaN());
 }
 
 }  // namespace

@@ -29,6 +29,10 @@ std::vector<Outcome> run(const Models& models, uint64_t seed, int32_t n, int32_t
              n);
 }
 
+std::vector<Outcome> draws(const Models& models, uint64_t seed, int32_t n) {
+  return run(models, seed, n);
+}
+
 void expect_law(const Models& models) { expect_law(models, run(models, 1, kDraws)); }
 
 // The distributions for which facts on other engines are known: the first is that of vllm#47386, where .2, .356, .444 came
@@ -74,21 +78,12 @@ TEST(DraftRatio, SharedStreamsAreSeen) {
   }
 }
 
-// Long rows, with and without cuts that leave long lists, on each instruction set.
+// With and without cuts that leave long lists, on each instruction set.
 TEST(DraftRatio, LongRowsAreTheReference) {
-  constexpr int32_t kVocab = 5003;
-  constexpr int32_t kSeeds = 100;
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     SCOPED_TRACE(cpu_isa_name(isa));
-    for (const Models& each : long_models(kVocab)) {
-      const std::vector<Outcome> outcomes = run(each, 1, kSeeds);
-      EXPECT_EQ(outcomes, references(each, kSeeds, {}));
-      const auto rejected = std::count_if(
-          outcomes.begin(), outcomes.end(), [](const Outcome& o) { return o.draft != o.token; });
-      EXPECT_GT(rejected, kSeeds / 10);
-      EXPECT_LT(rejected, kSeeds);
-    }
+    expect_references_of_long_rows(draws, 5003);
   }
 }
 
@@ -105,45 +100,13 @@ TEST(DraftRatio, ARowsTokensAreItsOwn) {
   }
 }
 
-// Logprobs are the model's, for drafts and for the tokens that replace them.
-TEST(DraftRatio, LogprobsAreThoseOfTheModel) {
-  Models models = models_of({0.2, 0.4, 0.4}, {0.6, 0.3, 0.1});
-  models.params.num_logprobs = 0;
-  int32_t num_rejected = 0;
-  for (const Outcome& outcome : run(models, 1, 50)) {
-    EXPECT_NEAR(outcome.logprob, std::log(outcome.token == 0 ? 0.2 : 0.4), 1e-5);
-    num_rejected += outcome.draft != outcome.token ? 1 : 0;
-  }
-  EXPECT_GT(num_rejected, 5);
-}
+TEST(DraftRatio, LogprobsAreThoseOfTheModel) { expect_logprobs_of_the_model(draws); }
 
-// Neither drafts nor tokens of greedy rows are drawn: match.
-TEST(DraftRatio, GreedyRowsTakeTheLargestLogits) {
-  Models models;
-  models.target = {1.0F, 3.0F, 3.0F, 2.0F};
-  models.drafter = {0.0F, 1.0F, 5.0F, 5.0F};
-  models.params.temperature = 0.0F;
-  for (const Outcome& outcome : run(models, 1, 20)) {
-    EXPECT_EQ(outcome.draft, 2);
-    EXPECT_EQ(outcome.token, 1);
-  }
-}
+TEST(DraftRatio, GreedyRowsTakeTheLargestLogits) { expect_largest_logits_of_greedy_rows(draws); }
 
-// A drafter whose logits are no numbers drafts nothing, and the token is an ordinary draw.
 TEST(DraftRatio, ADrafterWithoutLogitsDraftsNothing) {
-  Models models = models_of({0.2, 0.4, 0.4}, {0.6, 0.3, 0.1});
-  const std::vector<float> left = testing::survivors_of(models.target, models.params);
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-    models.drafter[1] = bad;
-    const std::vector<Outcome> outcomes = run(models, 1, 50);
-    for (size_t i = 0; i < outcomes.size(); ++i) {
-      testing::SampleRow row;
-      row.params = models.params;
-      row.params.seed = 1 + i;
-      row.tokens.assign(kPosition + 1, 0);
-      EXPECT_EQ(outcomes[i].draft, -1);
-      EXPECT_EQ(outcomes[i].token, testing::draw_from(left, row));
-    }
+    expect_ordinary_draws_without_drafts(draws, bad);
   }
 }
 

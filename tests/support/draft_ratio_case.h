@@ -333,4 +333,59 @@ inline std::vector<Outcome> references(const Models& models, int32_t n, const Pu
   return out;
 }
 
+// Outcomes of n requests with seeds from `seed` on.
+using Draws = std::function<std::vector<Outcome>(const Models&, uint64_t seed, int32_t n)>;
+
+inline void expect_references_of_long_rows(const Draws& draws, int32_t vocab) {
+  constexpr int32_t kSeeds = 100;
+  for (const Models& models : long_models(vocab)) {
+    const std::vector<Outcome> outcomes = draws(models, 1, kSeeds);
+    EXPECT_EQ(outcomes, references(models, kSeeds, {}));
+    const auto rejected = std::count_if(
+        outcomes.begin(), outcomes.end(), [](const Outcome& o) { return o.draft != o.token; });
+    EXPECT_GT(rejected, kSeeds / 10);
+    EXPECT_LT(rejected, kSeeds);
+  }
+}
+
+// Logprobs are the model's, for drafts and for the tokens that replace them.
+inline void expect_logprobs_of_the_model(const Draws& draws) {
+  Models models = models_of({0.2, 0.4, 0.4}, {0.6, 0.3, 0.1});
+  models.params.num_logprobs = 0;
+  int32_t num_rejected = 0;
+  for (const Outcome& outcome : draws(models, 1, 50)) {
+    EXPECT_NEAR(outcome.logprob, std::log(outcome.token == 0 ? 0.2 : 0.4), 1e-5);
+    num_rejected += outcome.draft != outcome.token ? 1 : 0;
+  }
+  EXPECT_GT(num_rejected, 5);
+}
+
+// Neither drafts nor tokens of greedy rows are drawn: match.
+inline void expect_largest_logits_of_greedy_rows(const Draws& draws) {
+  Models models;
+  models.target = {1.0F, 3.0F, 3.0F, 2.0F};
+  models.drafter = {0.0F, 1.0F, 5.0F, 5.0F};
+  models.params.temperature = 0.0F;
+  for (const Outcome& outcome : draws(models, 1, 20)) {
+    EXPECT_EQ(outcome.draft, 2);
+    EXPECT_EQ(outcome.token, 1);
+  }
+}
+
+// A drafter with a logit that is no number drafts nothing, and the token is an ordinary draw.
+inline void expect_ordinary_draws_without_drafts(const Draws& draws, float bad) {
+  Models models = models_of({0.2, 0.4, 0.4}, {0.6, 0.3, 0.1});
+  models.drafter[1] = bad;
+  const std::vector<float> left = survivors_of(models.target, models.params);
+  const std::vector<Outcome> outcomes = draws(models, 1, 50);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    SampleRow row;
+    row.params = models.params;
+    row.params.seed = 1 + i;
+    row.tokens.assign(kPosition + 1, 0);
+    EXPECT_EQ(outcomes[i].draft, -1);
+    EXPECT_EQ(outcomes[i].token, draw_from(left, row));
+  }
+}
+
 }  // namespace warprow::testing::ratio
