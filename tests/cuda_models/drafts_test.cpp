@@ -101,6 +101,15 @@ std::vector<Request> make_requests(int32_t vocab_size) {
   return requests;
 }
 
+RigOptions invariant_options(const std::string& model) {
+  RigOptions options;
+  options.config.model = model;
+  options.config.device = "cuda";
+  options.config.batch_invariant = true;
+  options.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  return options;
+}
+
 class CudaDrafts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -125,12 +134,8 @@ class CudaDrafts : public ::testing::Test {
                                  const std::string& backend,
                                  const Drafter& drafter,
                                  bool drafter_is_right = true) {
-    RigOptions base;
-    base.config.model = path;
-    base.config.device = "cuda";
+    RigOptions base = invariant_options(path);
     base.config.attention_backend = backend;
-    base.config.batch_invariant = true;
-    base.config.kv_cache_memory_bytes = int64_t{64} << 20;
     base.config.max_model_len = 256;
     base.config.max_num_seqs = 32;
     base.config.max_num_batched_tokens = 128;
@@ -220,11 +225,7 @@ TEST_F(CudaDrafts, SameTokensOfHybrids) {
 // A model that drafts for itself, with the same bits in forwards of one token and of many.
 TEST_F(CudaDrafts, DraftsForItselfAreRight) {
   const test::TempDir dir;
-  RigOptions options;
-  options.config.model = RandomModel{.seed = 21}.write(dir);
-  options.config.device = "cuda";
-  options.config.batch_invariant = true;
-  options.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  RigOptions options = invariant_options(RandomModel{.seed = 21}.write(dir));
   options.config.max_model_len = 512;
   options.config.max_num_seqs = 8;
   options.config.max_num_batched_tokens = 64;
@@ -252,11 +253,7 @@ TEST_F(CudaDrafts, DraftsForItselfAreRight) {
 TEST_F(CudaDrafts, ByRatio) {
   const test::TempDir dir;
   const test::TempDir other_dir;
-  RigOptions base;
-  base.config.model = RandomModel{.seed = 21}.write(dir);
-  base.config.device = "cuda";
-  base.config.batch_invariant = true;
-  base.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  RigOptions base = invariant_options(RandomModel{.seed = 21}.write(dir));
   base.config.max_model_len = 256;
   base.config.max_num_seqs = 8;
   base.config.max_num_batched_tokens = 128;
