@@ -70,29 +70,33 @@ class MixedCheckpoint {
   static std::string write(const TempDir& dir) {
     std::mt19937 rng(5);
     std::normal_distribution<float> normal;
+    // Long ones repeat, after a number of values that divides no row.
     const auto floats = [&](int64_t n) {
+      constexpr size_t kStretch = 65537;
       std::vector<float> values(static_cast<size_t>(n));
-      std::generate(values.begin(), values.end(), [&] { return normal(rng); });
+      const size_t drawn = std::min(values.size(), kStretch);
+      std::generate_n(values.begin(), drawn, [&] { return normal(rng); });
+      for (size_t i = drawn; i < values.size(); ++i) {
+        values[i] = values[i - drawn];
+      }
       return values;
     };
-    const auto bf16_bytes = [&](int64_t n) {
-      Bytes bytes;
-      for (const float v : floats(n)) {
-        put(bytes, f32_to_bf16(v));
-      }
-      return bytes;
+    const auto bf16_floats = [&](int64_t n) {
+      const std::vector<float> values = floats(n);
+      auto next = values.begin();
+      return bf16_bytes(values.size(), [&] { return *next++; });
     };
     const std::vector<uint64_t> ne{kCols, kRows};
     GgufWriter writer;
     writer.add("general.architecture", "llama");
     writer.add_f32("F32", ne, floats(kRows * kCols));
     writer.add_f16("F16", ne, floats(kRows * kCols));
-    writer.add_tensor("BF16", GgmlType::kBF16, ne, bf16_bytes(kRows * kCols));
+    writer.add_tensor("BF16", GgmlType::kBF16, ne, bf16_floats(kRows * kCols));
     for (const GgufBlocks& blocks : load_gguf_blocks()) {
       add_blocks(writer, blocks, ne);
     }
     writer.add_tensor(
-        "large", GgmlType::kBF16, {kCols, kLargeRows}, bf16_bytes(kLargeRows * kCols));
+        "large", GgmlType::kBF16, {kCols, kLargeRows}, bf16_floats(kLargeRows * kCols));
     writer.add_f32("norm", {kCols}, floats(kCols));
     writer.add_f32("bias", {kRows}, floats(kRows));
     return dir.write("mixed.gguf", writer.bytes());

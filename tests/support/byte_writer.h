@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -56,6 +58,15 @@ inline uint16_t f32_to_f16(float value) {
 
 inline Bytes f32_bytes(std::span<const float> values) {
   const auto raw = std::as_bytes(values);
+  return {raw.begin(), raw.end()};
+}
+
+// n values that draw() returns one after the other, in bf16.
+template <typename Draw>
+Bytes bf16_bytes(size_t n, Draw draw) {
+  std::vector<uint16_t> halves(n);
+  std::generate(halves.begin(), halves.end(), [&] { return f32_to_bf16(draw()); });
+  const auto raw = std::as_bytes(std::span(halves));
   return {raw.begin(), raw.end()};
 }
 

@@ -88,11 +88,9 @@ struct RandomGptOss {
       for (const int64_t extent : shape) {
         n *= extent;
       }
-      Bytes bytes;
-      for (int64_t i = 0; i < n; ++i) {
-        put(bytes, f32_to_bf16(change(i, normal(random))));
-      }
-      w.add(name, "BF16", shape, bytes);
+      int64_t i = 0;
+      const auto next = [&] { return change(i++, normal(random)); };
+      w.add(name, "BF16", shape, bf16_bytes(static_cast<size_t>(n), next));
     };
     const auto add = [&](const std::string& name,
                          const std::vector<int64_t>& shape,

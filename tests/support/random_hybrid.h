@@ -94,12 +94,12 @@ struct RandomHybrid {
       for (const int64_t extent : shape) {
         n *= extent;
       }
-      Bytes bytes;
-      for (int64_t i = 0; i < n; ++i) {
-        const bool larger = loud > 0 && i / shape.back() % loud == 1;
-        put(bytes, f32_to_bf16(normal(random_) * (larger ? 8.0F : 1.0F)));
-      }
-      file_.add(name, "BF16", shape, bytes);
+      int64_t i = 0;
+      const auto next = [&] {
+        const bool larger = loud > 0 && i++ / shape.back() % loud == 1;
+        return normal(random_) * (larger ? 8.0F : 1.0F);
+      };
+      file_.add(name, "BF16", shape, bf16_bytes(static_cast<size_t>(n), next));
     }
     void matrix(const std::string& name, int64_t rows, int64_t cols, float gain = 1.0F) {
       add(name, {rows, cols}, 0.0F, gain / std::sqrt(static_cast<float>(cols)));

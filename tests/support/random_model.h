@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/check.h"
-#include "base/dtype.h"
 #include "tests/support/byte_writer.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
@@ -106,11 +105,7 @@ struct RandomModel {
       for (const int64_t extent : shape) {
         n *= static_cast<size_t>(extent);
       }
-      Bytes bytes;
-      for (size_t i = 0; i < n; ++i) {
-        put(bytes, f32_to_bf16(normal(random)));
-      }
-      w.add(name, "BF16", shape, bytes);
+      w.add(name, "BF16", shape, bf16_bytes(n, [&] { return normal(random); }));
     };
     const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, float gain) {
       add(name, {rows, cols}, 0.0F, gain / std::sqrt(static_cast<float>(cols)));
