@@ -102,6 +102,7 @@ void run_sm80_gemm(Stream& stream, const LinearArgs& args) {
 Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool half_normed = args.half_norm != nullptr;
+  WR_CHECK(!half_normed || args.half_norm->begun, "no such norm of {} rows", args.x.shape[0]);
   const ConstActView x = half_normed ? args.half_norm->rows : normed_x(stream, args);
   const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
   Sm90GemmArgs sm90_gemm_args;
@@ -222,8 +223,15 @@ bool takes_large_tiles(const Sm90GemmArgs& args,
 void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
   const int32_t num_sms = stream.device().facts().num_sms;
   const PackedWeight& weight = args.segments[0].w;
-  const Sm90GemmArgs all = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
+  const bool norms = args.half_norm != nullptr && !args.half_norm->begun;
+  LinearArgs rest = args;
+  if (norms) {  // of x, by the kernel that rounds it
+    rest.half_norm = nullptr;
+    rest.norm_weight = {};
+  }
+  const Sm90GemmArgs all = with_next_norm(sm90_gemm_args(stream, rest), args.next_norm);
   if (all.m == 1) {
+    WR_CHECK(!norms);
     sm90_fp8_gemm(stream, {all, {}}, weight, sm90_fp8_plan(weight, 1, num_sms));
     return;
   }
@@ -236,7 +244,7 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
     const int64_t first = all.m * part / num_parts;
     Sm90GemmArgs rows = all;
     rows.m = static_cast<int32_t>(all.m * (part + 1) / num_parts - first);
-    rows.x = static_cast<const std::byte*>(all.x) + first * all.x_stride * 2;
+    rows.x = static_cast<const std::byte*>(all.x) + first * all.x_stride * (norms ? 4 : 2);
     rows.y = static_cast<std::byte*>(all.y) + first * all.y_stride * (all.y_f32 ? 4 : 2);
     // More than one part has more rows than have quartered sums.
     rows.squares = all.squares == nullptr ? nullptr : all.squares + first * (all.k / 64);
@@ -247,8 +255,9 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
     RoundInputsArgs round;
     round.x = rows.x;
     round.x_stride = rows.x_stride;
+    round.norm_weight = norms ? args.norm_weight.data : nullptr;
     round.squares = rows.squares;
-    round.norm_eps = rows.norm_eps;
+    round.norm_eps = args.norm_eps;
     round.inputs = weight.inputs;
     round.input_scale = weight.input_scale;
     round.m = rows.m;
@@ -359,10 +368,14 @@ void prepare_linear(const DeviceFacts& device,
   }
 }
 
-void linear(Stream& stream, const LinearArgs& args) {
-  check_args(args);
-  if (args.x.shape[0] == 0) {
+void linear(Stream& stream, const LinearArgs& given) {
+  check_args(given);
+  if (given.x.shape[0] == 0) {
     return;
+  }
+  LinearArgs args = given;
+  if (args.next_norm != nullptr && !args.next_norm->begun) {
+    args.next_norm = nullptr;
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
   WR_CHECK((path != LinearPath::kSm80Gemm && path != LinearPath::kLibrary &&
