@@ -7,6 +7,7 @@
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/linear/cublaslt/cublaslt.h"
 #include "kernels/linear/float32/f32_gemm.h"
+#include "kernels/linear/fp8/fp8_tiles.h"
 #include "kernels/linear/fp8/round_inputs.h"
 #include "kernels/linear/fp8/sm90_fp8_gemm.h"
 #include "kernels/linear/fp8/sm90_fp8_large.h"
@@ -218,6 +219,12 @@ bool takes_large_tiles(const Sm90GemmArgs& args,
              sm90_fp8_us(small, args.m, args.n, args.k, num_sms);
 }
 
+// Of so many rows the kernel that rounds inputs also brings the beginning of the matrix to L2, while the kernel before it runs
+// (docs/experiments/linears_cuda.md).
+constexpr int32_t kLeastAheadRows = 9;
+constexpr int32_t kMostAheadRows = 32;
+constexpr int64_t kAheadBytes = 8'000'000;
+
 // Rounds the inputs of as many rows as scratch holds, multiplies them, and goes on with the next. One row is rounded by the
 // product's kernel.
 void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
@@ -240,6 +247,7 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
   const auto fit = static_cast<int64_t>(linear_scratch_bytes(all.m, weight.k)) / row_bytes - 128;
   WR_CHECK_GE(fit, 128);
   const int64_t num_parts = ceil_div<int64_t>(all.m, fit);
+  const bool grouped = weight.inputs == F8Inputs::kGroup;
   for (int64_t part = 0; part < num_parts; ++part) {
     const int64_t first = all.m * part / num_parts;
     Sm90GemmArgs rows = all;
@@ -263,6 +271,11 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
     round.m = rows.m;
     round.k = rows.k;
     round.out = f8_rows_at(args.scratch, weight.inputs, rows.m, rows.k);
+    if (!norms && kLeastAheadRows <= rows.m && rows.m <= kMostAheadRows) {
+      round.ahead = weight.data;
+      round.ahead_bytes =
+          std::min(kAheadBytes, weight.n / kFp8UnitRows * fp8_unit_bytes(weight.k, grouped));
+    }
     round_inputs(stream, round);
     const Sm90Fp8Plan small = sm90_fp8_plan(weight, rows.m, num_sms);
     const Sm90Fp8LargePlan large = sm90_fp8_large_plan(weight, rows.m, num_sms);

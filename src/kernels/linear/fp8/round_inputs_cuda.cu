@@ -3,6 +3,7 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/prefetch.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/finish.cuh"
 #include "kernels/linear/fp8/round_inputs.cuh"
@@ -28,12 +29,23 @@ __device__ __forceinline__ float row_rms(const RoundInputsArgs& a, int64_t row) 
              : inverse_rms(a.squares + row * parts, parts, lane, width, a.norm_eps);
 }
 
+// This CTA's share of what comes to L2.
+__device__ __forceinline__ void prefetch_ahead(const RoundInputsArgs& a) {
+  constexpr int64_t kPiece = 4096;
+  const int64_t stride = int64_t{kThreads} * gridDim.x * kPiece;
+  for (int64_t at = (int64_t{threadIdx.x} * gridDim.x + blockIdx.x) * kPiece; at < a.ahead_bytes;
+       at += stride) {
+    prefetch_to_l2(a.ahead + at, static_cast<uint32_t>(min(kPiece, a.ahead_bytes - at)));
+  }
+}
+
 template <bool kGrouped>
 __global__ void __launch_bounds__(kThreads) round_inputs_kernel(
     const __grid_constant__ RoundInputsArgs a) {
   __shared__ uint32_t most_of[kThreads / 32];
   __shared__ float row_scale;
   pdl_release();
+  prefetch_ahead(a);
   pdl_wait();
   const int64_t row = blockIdx.x;
   const int chunks = a.k / 8;
