@@ -5,6 +5,8 @@
 #include "kernels/linear/half_norm.h"
 #include "kernels/norm/rms_norm.h"
 
+#include <limits>
+
 namespace warprow {
 
 void join_product(Stream& stream,
@@ -32,6 +34,9 @@ void Join::lead_to(const DeviceFacts& device,
   next_.weight = norm_weight;
   next_.rows = workspace.normed;
   next_.squares = workspace.squares;
+  whole_ = next_;
+  whole_.begun = false;
+  most_begun_ = is_plain() ? most_norms_begun(behind) : std::numeric_limits<int64_t>::max();
   halved_ = mode_.is_plain_sum() ? halved_norm_rows(device, behind)
                                  : halved_norm_rows(device, shape(), behind);
 }

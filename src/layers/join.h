@@ -64,10 +64,13 @@ class Join {
   // Whether forward needs LinearWorkspace::joined.
   [[nodiscard]] bool is_plain() const { return mode_.is_plain(); }
 
-  // The norm that forward of num_rows half computes, which the next layer must finish; null if the next layer
-  // computes all of it.
+  // The norm that forward of num_rows half computes, or leaves whole, which the next layer must finish; null if the next
+  // layer computes all of it in its own way.
   [[nodiscard]] const HalfNorm* next_norm(int64_t num_rows) const {
-    return halved_.has(num_rows) ? &next_ : nullptr;
+    if (!halved_.has(num_rows)) {
+      return nullptr;
+    }
+    return num_rows > most_begun_ ? &whole_ : &next_;
   }
 
   // x [T, inputs], residual [T, hidden_size].
@@ -80,7 +83,9 @@ class Join {
   Linear linear_;
   JoinMode mode_;
   HalfNorm next_;
+  HalfNorm whole_;  // the same, of which forward does nothing
   RowRange halved_;
+  int64_t most_begun_ = 0;
 };
 
 }  // namespace warprow

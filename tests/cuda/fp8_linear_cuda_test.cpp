@@ -278,7 +278,9 @@ class Fp8LinearTest : public CudaTest {
     half.weight = make_view<const float>(upload(normals(static_cast<size_t>(sum.n), 19)), sum.n);
     half.rows = poisoned_act(DType::kBF16, kAll, sum.n);
     half.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(kAll, sum.n)));
-    const auto run_rows = [&](int32_t from, int32_t m) {
+    // begun: whether the sum begins the norm, or the product behind it does all.
+    const auto run_rows = [&](int32_t from, int32_t m, bool begun) {
+      half.begun = begun;
       const ActView at = residual.rows(0, m);
       stream().copy_to_device(at.data,
                               old.data() + static_cast<ptrdiff_t>(from) * sum.n,
@@ -289,11 +291,10 @@ class Fp8LinearTest : public CudaTest {
       const std::vector<std::byte> rest = bytes(y.rows(0, m));
       return std::pair{out, rest};
     };
-    const auto all = run_rows(0, kAll);
+    const auto all = run_rows(0, kAll, true);
     for (const int32_t m :
          {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 128, 129, 256, 257, 500, 1024, 2048}) {
       const int32_t from = m * 7 % 64;
-      const auto some = run_rows(from, m);
       // The first byte that differs, or -1.
       const auto differs = [&](const std::vector<std::byte>& whole,
                                const std::vector<std::byte>& part) {
@@ -302,8 +303,16 @@ class Fp8LinearTest : public CudaTest {
             part.begin(), part.end(), whole.begin() + static_cast<ptrdiff_t>(row) * from);
         return at.first == part.end() ? ptrdiff_t{-1} : at.first - part.begin();
       };
-      EXPECT_EQ(differs(all.first, some.first), -1) << sum.text() << ": " << m << " rows";
-      EXPECT_EQ(differs(all.second, some.second), -1) << behind.text() << ": " << m << " rows";
+      for (const bool begun : {true, false}) {
+        if (!begun && m == 1) {
+          continue;
+        }
+        const auto some = run_rows(from, m, begun);
+        EXPECT_EQ(differs(all.first, some.first), -1)
+            << sum.text() << ": " << m << " rows, begun " << begun;
+        EXPECT_EQ(differs(all.second, some.second), -1)
+            << behind.text() << ": " << m << " rows, begun " << begun;
+      }
     }
   }
 

@@ -8,6 +8,7 @@
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
 
+#include <limits>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -238,6 +239,17 @@ TEST(LinearPlan, RoomForSumsOfSquares) {
   EXPECT_EQ(half_norm_squares(8, 1000), 8 * 4 * 16);
   EXPECT_EQ(half_norm_squares(9, 1024), 32 * 16);  // or 9 * 16, for more than 8 rows
   EXPECT_EQ(half_norm_squares(100, 64), 100);
+}
+
+TEST(LinearPlan, NormsOfManyRowsAreLeftToProductsThatRoundTheirInputs) {
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  LinearShape behind{.n = 6144, .k = 4096, .batch_invariant = true, .weights = PackedKind::kF8F8};
+  EXPECT_EQ(most_norms_begun(behind), 128);
+  behind.k = 16384 + 64;  // more than its kernel holds
+  EXPECT_EQ(most_norms_begun(behind), kAll);
+  behind.k = 4096;
+  behind.weights = PackedKind::kF8;
+  EXPECT_EQ(most_norms_begun(behind), kAll);
 }
 
 // What stands before and behind a product in a layer.

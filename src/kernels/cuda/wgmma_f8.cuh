@@ -9,13 +9,6 @@
 // memory, inputs innermost. Without `add`, d is overwritten.
 namespace warprow::cuda {
 
-// A wgmma_operand so many bytes further: its address is in units of 16 bytes, in the lower bits. One addition, where all lanes
-// are known to have the same.
-__device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes) {
-  const auto lower = static_cast<uint32_t>(operand) + static_cast<uint32_t>(bytes / 16);
-  return (operand & 0xffffffff00000000ULL) | lower;
-}
-
 // Descriptor of eight rows of an operand without swizzle: chunks of 16 bytes of a row are `leading` bytes apart, rows 16.
 __device__ __forceinline__ uint64_t wgmma_plain_operand(uint32_t shared, uint32_t leading) {
   return uint64_t{128 >> 4} << 32 | static_cast<uint64_t>(leading >> 4) << 16 |

@@ -59,7 +59,13 @@ struct HalfNorm {
   // dev [num_toks, width / 64]  room for sums of squares (half_norm_squares). Up to kMaxQuarteredRows rows have each as
   // four values, [.., .., 4].
   float* squares = nullptr;
+  // False: the sum does nothing of it, and the next operation does all, from the completed rows. Bits are the same.
+  bool begun = true;
 };
+
+// For more rows than this a sum leaves the norm whole to the product behind it: 128 where that one rounds its inputs
+// (PackedKind::kF8F8), for which a kernel reads each row anyway, else no number is too large.
+int64_t most_norms_begun(const LinearShape& behind);
 
 // The kernel of so few rows has no warp with 64 columns, which are one sum of squares.
 inline constexpr int64_t kMaxQuarteredRows = 8;

@@ -7,6 +7,7 @@
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/linear/cublaslt/cublaslt.h"
 #include "kernels/linear/float32/f32_gemm.h"
+#include "kernels/linear/fp8/fp8_tiles.h"
 #include "kernels/linear/fp8/round_inputs.h"
 #include "kernels/linear/fp8/sm90_fp8_gemm.h"
 #include "kernels/linear/fp8/sm90_fp8_large.h"
@@ -102,6 +103,7 @@ void run_sm80_gemm(Stream& stream, const LinearArgs& args) {
 Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool half_normed = args.half_norm != nullptr;
+  WR_CHECK(!half_normed || args.half_norm->begun, "no such norm of {} rows", args.x.shape[0]);
   const ConstActView x = half_normed ? args.half_norm->rows : normed_x(stream, args);
   const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
   Sm90GemmArgs sm90_gemm_args;
@@ -217,13 +219,26 @@ bool takes_large_tiles(const Sm90GemmArgs& args,
              sm90_fp8_us(small, args.m, args.n, args.k, num_sms);
 }
 
+// Of so many rows the kernel that rounds inputs also brings the beginning of the matrix to L2, while the kernel before it runs
+// (docs/experiments/linears_cuda.md).
+constexpr int32_t kLeastAheadRows = 9;
+constexpr int32_t kMostAheadRows = 32;
+constexpr int64_t kAheadBytes = 8'000'000;
+
 // Rounds the inputs of as many rows as scratch holds, multiplies them, and goes on with the next. One row is rounded by the
 // product's kernel.
 void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
   const int32_t num_sms = stream.device().facts().num_sms;
   const PackedWeight& weight = args.segments[0].w;
-  const Sm90GemmArgs all = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
+  const bool norms = args.half_norm != nullptr && !args.half_norm->begun;
+  LinearArgs rest = args;
+  if (norms) {  // of x, by the kernel that rounds it
+    rest.half_norm = nullptr;
+    rest.norm_weight = {};
+  }
+  const Sm90GemmArgs all = with_next_norm(sm90_gemm_args(stream, rest), args.next_norm);
   if (all.m == 1) {
+    WR_CHECK(!norms);
     sm90_fp8_gemm(stream, {all, {}}, weight, sm90_fp8_plan(weight, 1, num_sms));
     return;
   }
@@ -232,11 +247,12 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
   const auto fit = static_cast<int64_t>(linear_scratch_bytes(all.m, weight.k)) / row_bytes - 128;
   WR_CHECK_GE(fit, 128);
   const int64_t num_parts = ceil_div<int64_t>(all.m, fit);
+  const bool grouped = weight.inputs == F8Inputs::kGroup;
   for (int64_t part = 0; part < num_parts; ++part) {
     const int64_t first = all.m * part / num_parts;
     Sm90GemmArgs rows = all;
     rows.m = static_cast<int32_t>(all.m * (part + 1) / num_parts - first);
-    rows.x = static_cast<const std::byte*>(all.x) + first * all.x_stride * 2;
+    rows.x = static_cast<const std::byte*>(all.x) + first * all.x_stride * (norms ? 4 : 2);
     rows.y = static_cast<std::byte*>(all.y) + first * all.y_stride * (all.y_f32 ? 4 : 2);
     // More than one part has more rows than have quartered sums.
     rows.squares = all.squares == nullptr ? nullptr : all.squares + first * (all.k / 64);
@@ -247,13 +263,19 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
     RoundInputsArgs round;
     round.x = rows.x;
     round.x_stride = rows.x_stride;
+    round.norm_weight = norms ? args.norm_weight.data : nullptr;
     round.squares = rows.squares;
-    round.norm_eps = rows.norm_eps;
+    round.norm_eps = args.norm_eps;
     round.inputs = weight.inputs;
     round.input_scale = weight.input_scale;
     round.m = rows.m;
     round.k = rows.k;
     round.out = f8_rows_at(args.scratch, weight.inputs, rows.m, rows.k);
+    if (!norms && kLeastAheadRows <= rows.m && rows.m <= kMostAheadRows) {
+      round.ahead = weight.data;
+      round.ahead_bytes =
+          std::min(kAheadBytes, weight.n / kFp8UnitRows * fp8_unit_bytes(weight.k, grouped));
+    }
     round_inputs(stream, round);
     const Sm90Fp8Plan small = sm90_fp8_plan(weight, rows.m, num_sms);
     const Sm90Fp8LargePlan large = sm90_fp8_large_plan(weight, rows.m, num_sms);
@@ -359,10 +381,14 @@ void prepare_linear(const DeviceFacts& device,
   }
 }
 
-void linear(Stream& stream, const LinearArgs& args) {
-  check_args(args);
-  if (args.x.shape[0] == 0) {
+void linear(Stream& stream, const LinearArgs& given) {
+  check_args(given);
+  if (given.x.shape[0] == 0) {
     return;
+  }
+  LinearArgs args = given;
+  if (args.next_norm != nullptr && !args.next_norm->begun) {
+    args.next_norm = nullptr;
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
   WR_CHECK((path != LinearPath::kSm80Gemm && path != LinearPath::kLibrary &&

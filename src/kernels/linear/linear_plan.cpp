@@ -4,6 +4,7 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "base/math.h"
+#include "kernels/linear/fp8/round_inputs.h"
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/quant/quant_tiles.h"
@@ -141,6 +142,12 @@ RowRange halving_rows(const LinearShape& shape, const DeviceFacts& device) {
 }
 
 }  // namespace
+
+int64_t most_norms_begun(const LinearShape& behind) {
+  return behind.weights == PackedKind::kF8F8 && behind.k <= cuda::kMaxNormedF8Inputs
+             ? cuda::kMaxSm90GemmRows
+             : std::numeric_limits<int64_t>::max();
+}
 
 RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,

@@ -10,10 +10,12 @@
 namespace warprow::cuda {
 
 // The larger of each half of two bf16 magnitudes; a NaN is larger than every number.
-__device__ __forceinline__ uint32_t larger_magnitudes(uint32_t most, const uint4& x) {
+__device__ __forceinline__ uint32_t larger_magnitudes(uint32_t most, uint32_t a, uint32_t b) {
   constexpr uint32_t kMagnitudes = 0x7fff7fffU;
-  most = __vmaxu2(most, __vmaxu2(x.x & kMagnitudes, x.y & kMagnitudes));
-  return __vmaxu2(most, __vmaxu2(x.z & kMagnitudes, x.w & kMagnitudes));
+  return __vmaxu2(most, __vmaxu2(a & kMagnitudes, b & kMagnitudes));
+}
+__device__ __forceinline__ uint32_t larger_magnitudes(uint32_t most, const uint4& x) {
+  return larger_magnitudes(larger_magnitudes(most, x.x, x.y), x.z, x.w);
 }
 // The larger half, as the bits of a float32.
 __device__ __forceinline__ uint32_t larger_half(uint32_t most) {
@@ -34,14 +36,19 @@ __device__ __forceinline__ uint32_t pack_f8(float a, float b, float c, float d) 
   return f8_of_floats(c, d, false) << 16 | f8_of_floats(a, b, false);
 }
 
-// Eight bf16 times `before`, then times `factor`.
-__device__ __forceinline__ uint2 rounded_eight(const uint4& x, float before, float factor) {
+// Four or eight bf16 times `before`, then times `factor`.
+__device__ __forceinline__ uint32_t rounded_four(uint32_t a,
+                                                 uint32_t b,
+                                                 float before,
+                                                 float factor) {
   const auto value = [&](uint32_t pair, bool high) {
     const float v = __uint_as_float(high ? pair & 0xffff0000U : pair << 16);
     return __fmul_rn(__fmul_rn(v, before), factor);
   };
-  return {pack_f8(value(x.x, false), value(x.x, true), value(x.y, false), value(x.y, true)),
-          pack_f8(value(x.z, false), value(x.z, true), value(x.w, false), value(x.w, true))};
+  return pack_f8(value(a, false), value(a, true), value(b, false), value(b, true));
+}
+__device__ __forceinline__ uint2 rounded_eight(const uint4& x, float before, float factor) {
+  return {rounded_four(x.x, x.y, before, factor), rounded_four(x.z, x.w, before, factor)};
 }
 
 }  // namespace warprow::cuda

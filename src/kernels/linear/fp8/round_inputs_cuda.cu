@@ -3,6 +3,8 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/prefetch.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/finish.cuh"
 #include "kernels/linear/fp8/round_inputs.cuh"
 #include "kernels/linear/fp8/round_inputs.h"
@@ -27,12 +29,23 @@ __device__ __forceinline__ float row_rms(const RoundInputsArgs& a, int64_t row) 
              : inverse_rms(a.squares + row * parts, parts, lane, width, a.norm_eps);
 }
 
+// This CTA's share of what comes to L2.
+__device__ __forceinline__ void prefetch_ahead(const RoundInputsArgs& a) {
+  constexpr int64_t kPiece = 4096;
+  const int64_t stride = int64_t{kThreads} * gridDim.x * kPiece;
+  for (int64_t at = (int64_t{threadIdx.x} * gridDim.x + blockIdx.x) * kPiece; at < a.ahead_bytes;
+       at += stride) {
+    prefetch_to_l2(a.ahead + at, static_cast<uint32_t>(min(kPiece, a.ahead_bytes - at)));
+  }
+}
+
 template <bool kGrouped>
 __global__ void __launch_bounds__(kThreads) round_inputs_kernel(
     const __grid_constant__ RoundInputsArgs a) {
   __shared__ uint32_t most_of[kThreads / 32];
   __shared__ float row_scale;
   pdl_release();
+  prefetch_ahead(a);
   pdl_wait();
   const int64_t row = blockIdx.x;
   const int chunks = a.k / 8;
@@ -119,6 +132,79 @@ __global__ void __launch_bounds__(kThreads) round_inputs_kernel(
   }
 }
 
+// kFours: most chunks of 4 inputs of a thread.
+template <bool kGrouped, int kFours>
+__global__ void __launch_bounds__(kThreads) norm_and_round_kernel(
+    const __grid_constant__ RoundInputsArgs a) {
+  __shared__ uint32_t most_of[kThreads / 32];
+  __shared__ float squares[kMaxNormedF8Inputs / 64];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int fours = a.k / 4;
+  float4 weight[kFours];
+#pragma unroll
+  for (int h = 0; h < kFours; ++h) {
+    const int i = thread + h * kThreads;
+    weight[h] = i < fours ? __ldg(reinterpret_cast<const float4*>(a.norm_weight) + i) : float4{};
+  }
+  pdl_release();
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  const auto* x =
+      reinterpret_cast<const float4*>(static_cast<const float*>(a.x) + row * a.x_stride);
+  auto* out = reinterpret_cast<uint32_t*>(a.out.numbers + row * a.out.pitch);
+  float4 values[kFours];
+#pragma unroll
+  for (int h = 0; h < kFours; ++h) {
+    const int i = thread + h * kThreads;
+    values[h] = i < fours ? x[i] : float4{};
+  }
+  uint2 held[kFours];
+  uint32_t most = 0;
+#pragma unroll
+  for (int h = 0; h < kFours; ++h) {
+    const int i = thread + h * kThreads;
+    const float4 normed = weighted(values[h], weight[h]);
+    held[h] = {pack_bf16(normed.x, normed.y), pack_bf16(normed.z, normed.w)};
+    const float sum = sum_of_quarters(quarter_of_squares(values[h], ~0U), ~0U);
+    if (thread % 16 == 0 && i < fours) {
+      squares[i / 16] = sum;
+    }
+    most = larger_magnitudes(most, held[h].x, held[h].y);
+  }
+  const uint32_t of_warp = __reduce_max_sync(~0U, larger_half(most));
+  if (thread % 32 == 0) {
+    most_of[thread / 32] = of_warp;
+  }
+  __syncthreads();
+  uint32_t of_row = 0;
+#pragma unroll
+  for (const uint32_t v : most_of) {
+    of_row = max(of_row, v);
+  }
+  const float rms = inverse_rms(squares, a.k / 64, thread % 4, static_cast<float>(a.k), a.norm_eps);
+  const bool fixed = a.inputs == F8Inputs::kStatic;
+  const F8Scale of_all =
+      fixed ? F8Scale{__fdiv_rn(1.0F, a.input_scale), a.input_scale} : f8_scale(of_row);
+#pragma unroll
+  for (int h = 0; h < kFours; ++h) {
+    const int i = thread + h * kThreads;
+    F8Scale scale = of_all;
+    if constexpr (kGrouped) {  // a warp has 128 inputs
+      scale =
+          f8_scale(__reduce_max_sync(~0U, larger_half(larger_magnitudes(0, held[h].x, held[h].y))));
+      if (thread % 32 == 0 && i < fours) {
+        a.out.group_scales[i / 32 * a.out.group_stride + row] = scale.scale;
+      }
+    }
+    if (i < fours) {
+      out[i] = rounded_four(held[h].x, held[h].y, fixed ? rms : 1.0F, scale.factor);
+    }
+  }
+  if (thread == 0) {
+    a.out.token_scales[row] = kGrouped ? rms : fixed ? of_all.scale : __fmul_rn(of_all.scale, rms);
+  }
+}
+
 }  // namespace
 
 F8Rows f8_rows_at(std::byte* memory, F8Inputs inputs, int64_t m, int32_t k) {
@@ -146,6 +232,23 @@ void round_inputs(Stream& stream, const RoundInputsArgs& args) {
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(args.m));
   shape.block = dim3(kThreads);
+  if (args.norm_weight != nullptr) {
+    WR_CHECK(args.squares == nullptr && args.k % 64 == 0 && args.k <= kMaxNormedF8Inputs,
+             "k {}, at most {}",
+             args.k,
+             kMaxNormedF8Inputs);
+    const bool grouped = args.inputs == F8Inputs::kGroup;
+    const auto run = [&](auto* of_groups, auto* other) {
+      launch(stream, "norm_and_round", shape, grouped ? of_groups : other, args);
+    };
+    if (args.k <= 4096) {
+      run(norm_and_round_kernel<true, 4>, norm_and_round_kernel<false, 4>);
+    } else {
+      run(norm_and_round_kernel<true, kMaxNormedF8Inputs / 4 / kThreads>,
+          norm_and_round_kernel<false, kMaxNormedF8Inputs / 4 / kThreads>);
+    }
+    return;
+  }
   launch(stream,
          "round_inputs",
          shape,

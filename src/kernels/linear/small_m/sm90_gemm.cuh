@@ -86,17 +86,21 @@ template <int kCols, int kGroups>
 __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
   using S = Sizes<kCols, kGroups>;
   const int lane = threadIdx.x % 32;
-  const int group = threadIdx.x / 128;
+  // So that the compiler knows that all lanes have them, and computes addresses once a warp.
+  const int group = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 128, 0);
+  const int num_steps = __shfl_sync(~0U, at.num_steps, 0);
   uint32_t used = 0;
   wgmma_pin(sum);
-  for (int step = 0; step < at.num_steps; ++step, ring.next()) {
+  for (int step = 0; step < num_steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.phase);
     const uint32_t w = ring.data + ring.stage * S::kStageBytes + group * 64 * kStepBytes;
     const uint32_t x = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
+    const uint64_t of_w = wgmma_operand(w, 1024, 16);
+    const uint64_t of_x = wgmma_operand(x, 1024, 16);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      wgmma(sum, wgmma_operand(w + i * 32, 1024, 16), wgmma_operand(x + i * 32, 1024, 16));
+      wgmma(sum, further_operand(of_w, i * 32), further_operand(of_x, i * 32));
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -107,7 +111,7 @@ __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
   }
   wgmma_wait<0>();
   wgmma_pin(sum);
-  if (at.num_steps > 0 && lane == 0) {
+  if (num_steps > 0 && lane == 0) {
     barrier_arrive(used);
   }
 }
