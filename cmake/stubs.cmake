@@ -45,7 +45,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
 else()
   set(isa_common generic avx2 avx512)
   set(isa_more_panel_loops avx512bf16 amx)
-  set(isa_more_paged_attention_loops avx512bf16)
+  set(isa_more_paged_attention_loops avx512bf16 amx)
 endif()
 
 # warprow_isa_stubs(VARIABLE ROOM): a stub for each *_loops.inl of the room and each of its instruction sets. The stub's
