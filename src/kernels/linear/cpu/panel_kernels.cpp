@@ -13,9 +13,9 @@ namespace warprow::cpu {
 namespace {
 
 #if defined(__x86_64__)
-// AMX multiplies int8 faster than AVX-512 does from this many rows on, and groups of 16 inputs never
+// AMX multiplies int8 faster than AVX-512 does from about this many rows on, and groups of 16 inputs never
 // (docs/experiments/cpu_kernels.md). Both have the same bits.
-constexpr int64_t kMinAmxRows = 12;
+constexpr int64_t kMinAmxRows = 32;
 
 void int8_panels_amx_or_avx512(const PanelJob& job, const Int8Rows& rows) {
   if (job.num_rows >= kMinAmxRows && job.group == 32) {
