@@ -35,6 +35,7 @@ set(isa_flags_avx512 ${isa_flags} -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx
   -mprefer-vector-width=512)
 set(isa_flags_avx512bf16 ${isa_flags} -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16
   -mprefer-vector-width=512)
+set(isa_flags_amx ${isa_flags_avx512} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 set(isa_flags_neon ${isa_flags} -march=armv8.2-a+dotprod)
 
 # Every *_loops.inl is compiled for the common instruction sets, and some for more.
@@ -43,8 +44,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(isa_more_panel_loops neon)
 else()
   set(isa_common generic avx2 avx512)
-  set(isa_more_panel_loops avx512bf16)
-  set(isa_more_paged_attention_loops avx512bf16)
+  set(isa_more_panel_loops avx512bf16 amx)
+  set(isa_more_paged_attention_loops avx512bf16 amx)
 endif()
 
 # warprow_isa_stubs(VARIABLE ROOM): a stub for each *_loops.inl of the room and each of its instruction sets. The stub's

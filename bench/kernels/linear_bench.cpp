@@ -126,7 +126,7 @@ void smollm2_step(benchmark::State& state) {
 }
 BENCHMARK(smollm2_step)
     ->ArgNames({"int8", "toks", "isa"})
-    ->ArgsProduct({{0, 1}, {1, 2, 4, 8, 16, 64, 512}, {2}})
+    ->ArgsProduct({{0, 1}, {1, 2, 4, 8, 16, 64, 512}, {2, 4}})
     ->ArgsProduct({{0, 1}, {1, 16, 512}, {1}})
     ->Args({0, 1, 0})
     ->Args({1, 1, 0})

@@ -4,8 +4,23 @@
 #include <algorithm>
 #include <atomic>
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace warprow {
 namespace {
+
+#if defined(__x86_64__)
+// Linux saves tiles for processes that have asked for it. The permission is that of all threads. It is refused by kernels
+// before 5.16 and where a thread's signal stack is too small.
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 // The compiler's run-time check covers the operating system's part (XGETBV) too.
 CpuIsa detect() {
@@ -17,7 +32,12 @@ CpuIsa detect() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vnni")) {
-    return __builtin_cpu_supports("avx512bf16") ? CpuIsa::kAvx512Bf16 : CpuIsa::kAvx512;
+    if (!__builtin_cpu_supports("avx512bf16")) {
+      return CpuIsa::kAvx512;
+    }
+    const bool has_tiles = __builtin_cpu_supports("amx-tile") &&
+                           __builtin_cpu_supports("amx-int8") && __builtin_cpu_supports("amx-bf16");
+    return has_tiles && may_use_tiles() ? CpuIsa::kAmx : CpuIsa::kAvx512Bf16;
   }
   return CpuIsa::kAvx2;
 #else
@@ -49,6 +69,8 @@ const char* cpu_isa_name(CpuIsa isa) {
       return "avx512";
     case CpuIsa::kAvx512Bf16:
       return "avx512_bf16";
+    case CpuIsa::kAmx:
+      return "amx";
   }
   return "?";
 }

@@ -8,8 +8,9 @@ namespace warprow {
 // The instruction sets that CPU kernels are compiled for. Ordered: a higher one includes the lower
 // ones.
 //  kAvx2: AVX2, FMA, F16C. kAvx512: also AVX-512 F, BW, VL, DQ, VNNI. kAvx512Bf16: also AVX-512
-//  BF16. Each only if the operating system saves the registers.
-enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16 };
+//  BF16. kAmx: also tiles of int8 and bf16 (AMX). Each only if the operating system saves the registers; for AMX the process
+//  asks it to.
+enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 // What kernels dispatch on: the best set this machine has, unless a ScopedCpuIsa lowers it. Cheap.
 // Thread: any.

@@ -100,7 +100,8 @@ TEST(SmolLm2, FastPathStaysClose) {
         }
       }
       if (result.tokens[step] != prompt["hf_greedy"][step].get<TokenId>()) {
-        EXPECT_LT(prompt["hf_margin_top1_top2"][step].get<double>(), 0.2) << "step " << step;
+        // Two logprobs that are off by 0.12 each, near the mean that is allowed below.
+        EXPECT_LT(prompt["hf_margin_top1_top2"][step].get<double>(), 0.24) << "step " << step;
         break;
       }
     }

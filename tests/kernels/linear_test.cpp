@@ -294,7 +294,8 @@ TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
 
 std::vector<LinearParam> all_params() {
   std::vector<LinearParam> params;
-  for (const CpuIsa isa : {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
+  for (const CpuIsa isa :
+       {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
     for (const KindCase& kind : kKindCases) {
       params.push_back({isa, kind});
     }
@@ -377,12 +378,11 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas,
-                         LinearSegmentsTest,
-                         ::testing::Values(CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512),
-                         [](const ::testing::TestParamInfo<CpuIsa>& param) {
-                           return cpu_isa_name(param.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Isas,
+    LinearSegmentsTest,
+    ::testing::Values(CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx),
+    [](const ::testing::TestParamInfo<CpuIsa>& param) { return cpu_isa_name(param.param); });
 
 // The output [m, outputs] of a case.
 std::vector<float> run_case(InlineDevice& d,
@@ -508,6 +508,8 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
   }
   std::mt19937 rng(23);
   InlineDevice d(1);
+  const ScopedCpuIsa without_tiles(
+      CpuIsa::kAvx512Bf16);  // whose order of sums over bf16 is their own
   for (const KindCase& kind : kKindCases) {
     const TestWeight t = make_weight(rng, kind.shape(50, 3 * 256));
     for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
@@ -517,6 +519,72 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
         for (const CpuIsa lower : {CpuIsa::kAvx512, CpuIsa::kAvx2}) {
           const ScopedCpuIsa scope(lower);
           EXPECT_EQ(best, run_linear(d, t.w, x, act)) << kind.name << " " << cpu_isa_name(lower);
+        }
+      }
+    }
+  }
+}
+
+// Every number of rows up to several tiles, several blocks of inputs and chunks of groups, and an odd number of panels.
+TEST(LinearIsaTest, AmxMultipliesInt8AsAvx512Does) {
+  if (detected_cpu_isa() < CpuIsa::kAmx) {
+    GTEST_SKIP() << "this machine has no AMX, or its kernel refused the tiles";
+  }
+  std::mt19937 rng(29);
+  InlineDevice d(1);
+  for (const KindCase& kind : kKindCases) {
+    if (!kind.quantised()) {
+      continue;
+    }
+    const int32_t unit = kind.unit();
+    for (const int32_t k : {unit, 7 * 32 / unit * unit, 2048 / unit * unit, 2048}) {
+      if (k == 0) {
+        continue;
+      }
+      for (const int32_t n : {1, 16, 37}) {
+        const TestWeight t = make_weight(rng, kind.shape(n, k));
+        for (int64_t num_toks = 1; num_toks <= 64; num_toks += k > 256 ? 9 : 1) {
+          const auto x = random_floats(rng, num_toks * k, -1.0F, 1.0F);
+          const auto tiles = run_linear(d, t.w, x, ActFormat::kRounded);
+          const ScopedCpuIsa scope(CpuIsa::kAvx512);
+          ASSERT_EQ(tiles, run_linear(d, t.w, x, ActFormat::kRounded))
+              << kind.name << ", " << num_toks << " rows, n " << n << ", k " << k;
+        }
+      }
+    }
+  }
+}
+
+// A model of the tiles' sums: for each 32 inputs two chains of fused multiply-adds from 0.
+TEST(LinearIsaTest, AmxAddsBf16ProductsInItsOwnOrder) {
+  if (detected_cpu_isa() < CpuIsa::kAmx) {
+    GTEST_SKIP() << "this machine has no AMX, or its kernel refused the tiles";
+  }
+  std::mt19937 rng(31);
+  InlineDevice d(1);
+  for (const int32_t k : {1, 2, 31, 32, 33, 96, 653}) {
+    for (const int32_t n : {1, 16, 37, 64}) {
+      const TestWeight t = make_weight(rng, shape_of(PackedKind::kBF16, n, k));
+      for (const int64_t num_toks : {1, 2, 15, 16, 17, 31, 33, 50}) {
+        const auto x = random_floats(rng, num_toks * k, -1.0F, 1.0F);
+        const auto y = run_linear(d, t.w, x, ActFormat::kRounded);
+        for (int64_t row = 0; row < num_toks; ++row) {
+          for (int32_t j = 0; j < n; ++j) {
+            float sum = 0.0F;
+            for (int32_t first = 0; first < k; first += 32) {
+              float chains[2] = {};
+              for (int32_t i = first; i < std::min(first + 32, k); ++i) {
+                const float value = bf16_to_f32(f32_to_bf16(x[static_cast<size_t>(row * k + i)]));
+                const float weight = t.values[static_cast<size_t>(j) * static_cast<size_t>(k) +
+                                              static_cast<size_t>(i)];
+                chains[i % 2] = std::fma(weight, value, chains[i % 2]);
+              }
+              sum += chains[0] + chains[1];
+            }
+            ASSERT_EQ(y[static_cast<size_t>(row * n + j)], sum)
+                << num_toks << " rows, n " << n << ", k " << k << ", row " << row << ", output "
+                << j;
+          }
         }
       }
     }

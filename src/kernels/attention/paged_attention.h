@@ -27,8 +27,8 @@ namespace warprow {
 //   finishes the last part merges them. Padding rows and rows without queries have no items.
 // Bytes moved: per item its visible keys and values once; per query head_dim * Hq * 4 read and written.
 // Numerics: float32 sums, online softmax over tiles of 64 keys aligned to absolute positions, in parts that
-//   begin at fixed positions (cpu/paged_attention_loops.h). With AVX-512 BF16, a bf16 cache and head sizes that
-//   are multiples of 32, queries and softmax weights are rounded to bf16. The result for a query and head is
+//   begin at fixed positions (cpu/paged_attention_loops.h). With AVX-512 BF16 or AMX, a bf16 cache and head
+//   sizes that are multiples of 32, queries and softmax weights are rounded to bf16. The result for a query and head is
 //   a function of that query and its keys: bit-equal for any batch, chunk, block size and thread count.
 // Preconditions: Hq is a multiple of the number of KV heads; the cache is f32, bf16 or of 8-bit floats with scales,
 //   which count as factors of its keys and values, and it holds this step's

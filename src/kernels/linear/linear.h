@@ -124,7 +124,8 @@ struct LinearArgs {
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
 //   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads
-//   (cpu/panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit; the generic set lacks fused
+//   (cpu/panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit, and AMX with them in
+//   products of int8; of bf16 its order is its own (cpu/panel_amx_bf16.h). The generic set lacks fused
 //   multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the order of
 //   sums changes with num_toks unless batch_invariant is set: then it is a function of n and k alone, on
 //   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all. float32:

@@ -315,7 +315,10 @@ void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
           kv, args.num_q_heads, static_cast<int32_t>(rows), stream.device().facts().num_threads)));
   PagedAttention run{args, WR_ISA_PICK(paged_attention_tile), WR_ISA_PICK(paged_attention_merge)};
 #if defined(__x86_64__)
-  if (kv.dtype == DType::kBF16 && cpu_isa() >= CpuIsa::kAvx512Bf16) {
+  if (kv.dtype == DType::kBF16 && cpu_isa() >= CpuIsa::kAmx) {
+    run.run_tile = paged_attention_tile_amx;
+    run.merge = paged_attention_merge_amx;
+  } else if (kv.dtype == DType::kBF16 && cpu_isa() >= CpuIsa::kAvx512Bf16) {
     run.run_tile = paged_attention_tile_avx512bf16;
     run.merge = paged_attention_merge_avx512bf16;
   }

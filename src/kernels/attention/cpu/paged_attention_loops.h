@@ -94,6 +94,8 @@ void paged_attention_tile_avx512bf16(const AttentionTile& a);
 void paged_attention_merge_avx512bf16(const AttentionTile& a,
                                       const float* states,
                                       int32_t num_parts);
+void paged_attention_tile_amx(const AttentionTile& a);
+void paged_attention_merge_amx(const AttentionTile& a, const float* states, int32_t num_parts);
 #endif
 
 }  // namespace warprow::cpu

@@ -574,6 +574,9 @@ void run_f32(const AttentionTile& a, const Work& w, const Tiles& tiles) {
 #if defined(__AVX512BF16__)
 #include "kernels/attention/cpu/paged_attention_bf16.inl"
 #endif
+#if defined(__AMX_BF16__)
+#include "kernels/attention/cpu/paged_attention_amx.inl"
+#endif
 
 namespace warprow::cpu {
 
@@ -582,7 +585,9 @@ void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
   copy_queries(a, w);
   start_part(w);
   start_total(a, w);
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+  const auto run = takes_amx(a) ? run_amx : takes_bf16(a) ? run_bf16 : run_f32;
+#elif defined(__AVX512BF16__)
   const auto run = takes_bf16(a) ? run_bf16 : run_f32;
 #else
   const auto run = run_f32;

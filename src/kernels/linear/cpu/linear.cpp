@@ -98,15 +98,25 @@ class LinearRun {
       num_pairs += ceil_div<int64_t>(args_.segments[s].w.n, kPairOutputs);
     }
     first_pair_[args_.num_segments] = num_pairs;
-    const int64_t grain = std::clamp<int64_t>(ceil_div(num_pairs, num_pieces()), 1, kMaxGrain);
-    pool_.parallel_for(num_pairs, grain, [this](int64_t begin, int64_t end, int32_t /*worker*/) {
-      piece(begin, end);
+    const int64_t num_blocks = ceil_div(num_toks_, kMaxBlockRows);
+    const int64_t block_rows = ceil_div(num_toks_, num_blocks);
+    const int64_t items = num_blocks * num_pairs;
+    const int64_t grain = std::clamp<int64_t>(ceil_div(items, num_pieces()), 1, kMaxGrain);
+    pool_.parallel_for(items, grain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+      while (begin < end) {
+        const int64_t pair = begin % num_pairs;
+        const int64_t count = std::min(end - begin, num_pairs - pair);
+        const int64_t row = begin / num_pairs * block_rows;
+        piece(pair, pair + count, row, std::min(num_toks_, row + block_rows));
+        begin += count;
+      }
     });
   }
 
  private:
   static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
   static constexpr int64_t kMaxGrain = 64;
+  static constexpr int64_t kMaxBlockRows = 512;  // that stay in a core's cache
   static constexpr int64_t kSerialElems = 8192;  // below this, waking the pool costs more
 
   // Number of pieces of a pass. With few rows the weights stream from memory and every new piece starts with
@@ -142,25 +152,33 @@ class LinearRun {
     }
   }
 
-  // Pairs of panels [begin, end), counted over all segments.
-  void piece(int64_t begin, int64_t end) const {
+  // Pairs of panels [begin, end), counted over all segments, of rows [row, end_row).
+  void piece(int64_t begin, int64_t end, int64_t row, int64_t end_row) const {
     for (int s = 0; s < args_.num_segments; ++s) {
       const int64_t first = std::max(begin, first_pair_[s]);
       const int64_t last = std::min(end, first_pair_[s + 1]);
       if (first < last) {
-        run_panels(args_.segments[s], (first - first_pair_[s]) * 2, (last - first_pair_[s]) * 2);
+        run_panels(args_.segments[s],
+                   (first - first_pair_[s]) * 2,
+                   (last - first_pair_[s]) * 2,
+                   row,
+                   end_row);
       }
     }
   }
 
-  void run_panels(const LinearSegment& segment, int64_t first, int64_t last) const {
+  void run_panels(const LinearSegment& segment,
+                  int64_t first,
+                  int64_t last,
+                  int64_t row,
+                  int64_t end_row) const {
     const int64_t first_output = first * cpu::kPanelRows;
     cpu::PanelJob job = cpu::panel_job(segment.w, first, last);
     job.out_bias = segment.bias == nullptr ? nullptr : segment.bias + first_output;
-    job.y = y_.data + segment.y_col + first_output;
+    job.y = y_.row(row) + segment.y_col + first_output;
     job.y_stride = y_.stride[0];
-    job.num_rows = num_toks_;
-    rows_.multiply(kernels_, job, segment.w, args_.act, 0, {x_.data, x_.stride[0]});
+    job.num_rows = end_row - row;
+    rows_.multiply(kernels_, job, segment.w, args_.act, row, {x_.row(row), x_.stride[0]});
   }
 
   const LinearArgs& args_;

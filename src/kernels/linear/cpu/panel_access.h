@@ -18,7 +18,7 @@
 // is added to the first and starts at 0 again.
 // Int8 path: group after group, with isum the exact dot product of the group's integers, sum = fma(isum,
 // scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum).
-// Between two blocks of inputs the sum may be stored in y, which is exact.
+// Between two blocks of inputs the sum may be stored in y, which is exact. AMX's int8 path is the same.
 //
 // V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
 // kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows. More rows use unpacked

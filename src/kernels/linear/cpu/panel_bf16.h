@@ -153,7 +153,7 @@ struct Bf16Panels {
     }
   }
 
-  // Rounds to nearest, ties to even; NaN stays NaN. If k is odd, appends a zero.
+  // Rounds to nearest, ties to even; NaN stays NaN. Appends zeros, up to a multiple of 32.
   static void round_row(const float* x, int64_t k, uint16_t* out) {
     for (int64_t i = 0; i < k; ++i) {
       uint32_t bits;
@@ -162,8 +162,8 @@ struct Bf16Panels {
       const uint32_t quiet = (bits >> 16) | 0x40U;
       out[i] = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
     }
-    if (k % 2 != 0) {
-      out[k] = 0;
+    for (int64_t i = k; i % 32 != 0; ++i) {
+      out[i] = 0;
     }
   }
 };

@@ -10,9 +10,36 @@
 #endif
 
 namespace warprow::cpu {
+namespace {
+
+#if defined(__x86_64__)
+// AMX multiplies int8 faster than AVX-512 does from about this many rows on, and groups of 16 inputs never
+// (docs/experiments/cpu_kernels.md). Both have the same bits.
+constexpr int64_t kMinAmxRows = 32;
+
+void int8_panels_amx_or_avx512(const PanelJob& job, const Int8Rows& rows) {
+  if (job.num_rows >= kMinAmxRows && job.group == 32) {
+    int8_panels_amx(job, rows);
+  } else {
+    panel_kernels_avx512().int8_panels(job, rows);
+  }
+}
+#endif
+
+}  // namespace
 
 const PanelKernels& panel_kernels() {
 #if defined(__x86_64__)
+  static const PanelKernels with_amx = [] {
+    PanelKernels kernels = panel_kernels_avx512();
+    kernels.name = "amx";
+    kernels.int8_panels = &int8_panels_amx_or_avx512;
+    kernels.bf16_panels = &bf16_panels_amx;
+    return kernels;
+  }();
+  if (cpu_isa() >= CpuIsa::kAmx) {
+    return with_amx;
+  }
   static const PanelKernels with_bf16 = [] {
     PanelKernels kernels = panel_kernels_avx512();
     kernels.name = "avx512_bf16";

@@ -54,7 +54,7 @@ struct Int8Rows {
 };
 
 struct Bf16Rows {
-  const uint16_t* x;  // [num_rows, k], padded to an even number
+  const uint16_t* x;  // [num_rows, k], padded with zeros to a multiple of 32
   int64_t stride;     // even
 };
 
@@ -65,7 +65,7 @@ struct PanelKernels {
   void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
   void (*float_panels)(const PanelJob& job, const FloatRows& rows);
   void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
-  // Rounds k floats to bf16, [round_up(k, 2)].
+  // Rounds k floats to bf16, [round_up(k, 32)], with zeros behind them.
   void (*round_row)(const float* x, int64_t k, uint16_t* out);
   void (*bf16_panels)(const PanelJob& job, const Bf16Rows& rows);  // PackedKind::kBF16
 };
@@ -73,6 +73,8 @@ struct PanelKernels {
 WR_ISA_DECLARE(const PanelKernels&, panel_kernels, ());
 const PanelKernels& panel_kernels_neon();  // ARMv8.2 with the int8 dot product
 void bf16_panels_avx512bf16(const PanelJob& job, const Bf16Rows& rows);
+void int8_panels_amx(const PanelJob& job, const Int8Rows& rows);
+void bf16_panels_amx(const PanelJob& job, const Bf16Rows& rows);
 
 // The set for this CPU, by cpu_isa().
 const PanelKernels& panel_kernels();

@@ -9,15 +9,30 @@
 #include "kernels/linear/cpu/panel_vector_generic.h"
 #endif
 
+#if defined(__AMX_INT8__)
+#include "kernels/linear/cpu/panel_amx_bf16.h"
+#include "kernels/linear/cpu/panel_amx_int8.h"
+#else
 #include "kernels/linear/cpu/panel_bf16.h"
-#if !defined(__AVX512BF16__)
+#endif
+#if !defined(__AVX512BF16__) && !defined(__AMX_INT8__)
 #include "kernels/linear/cpu/panel_float.h"
 #include "kernels/linear/cpu/panel_int8.h"
 #endif
 
 namespace warprow::cpu {
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_INT8__)
+
+void WR_ISA_NAME(int8_panels)(const PanelJob& job, const Int8Rows& rows) {
+  AmxInt8Panels<PanelVector>::run(job, rows);
+}
+
+void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
+  AmxBf16Panels<PanelVector>::run(job, rows);
+}
+
+#elif defined(__AVX512BF16__)
 
 void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
   Bf16Panels<PanelVector>::run(job, rows);

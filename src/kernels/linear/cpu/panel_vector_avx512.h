@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The vectors of panel_access.h for AVX-512 (F, BW, VL, DQ, VNNI); those of panel_bf16.h alone for AVX-512 with vdpbf16ps, its
-// dot product of bf16 pairs.
+// The vectors of panel_access.h for AVX-512 (F, BW, VL, DQ, VNNI), beside AMX too; those of panel_bf16.h alone for AVX-512
+// with vdpbf16ps, its dot product of bf16 pairs.
 #include <immintrin.h>
 
 #if !defined(__clang__)
@@ -17,7 +17,7 @@
 namespace warprow::cpu {
 namespace {
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
 
 struct PanelVector {
   using F = __m512;
