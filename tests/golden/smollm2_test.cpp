@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SmolLM2-135M-Instruct Q4_1 against transformers in float32 with exactly dequantised weights.
+#include "base/cpu_isa.h"
 #include "files/model_files.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/source_path.h"
@@ -100,8 +101,9 @@ TEST(SmolLm2, FastPathStaysClose) {
         }
       }
       if (result.tokens[step] != prompt["hf_greedy"][step].get<TokenId>()) {
-        // Two logprobs that are off by 0.12 each, near the mean that is allowed below.
-        EXPECT_LT(prompt["hf_margin_top1_top2"][step].get<double>(), 0.24) << "step " << step;
+        // AMX rounds a little differently, and takes the second of two tokens whose margin is 0.211.
+        const double margin = cpu_isa() == CpuIsa::kAmx ? 0.24 : 0.2;
+        EXPECT_LT(prompt["hf_margin_top1_top2"][step].get<double>(), margin) << "step " << step;
         break;
       }
     }
