@@ -121,7 +121,7 @@ if(WARPROW_CUDA)
         WR_KIND=PackedKind::${kind} WR_F32_SCALES=${is_f32} WR_COLS=${cols})
     endforeach()
   endforeach()
-  foreach(instance kBF16:8 kBF16:32 kBF16:128 kMxfp4:32
+  foreach(instance kBF16:8 kBF16:32 kBF16:128 kMxfp4:32 kMxfp4:64 kMxfp4:96
           kMxfp4:128 kF8:8 kF8:32 kF8:128 kQ8:8 kQ8:32
           kQ8:128 kQ4:8 kQ4:32 kQ4:128)
     string(REPLACE ":" ";" parts ${instance})

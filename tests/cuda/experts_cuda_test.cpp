@@ -635,8 +635,16 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
     Weights tiled = plain;
     tiled.gate_up_on_device = gate_up.second;
     tiled.down_on_device = down.second;
-    const std::vector<std::pair<int64_t, int64_t>> counts = {
-        {1, -1}, {5, -1}, {5, 0}, {30, -1}, {60, -1}, {60, 17}, {120, -1}, {170, -1}, {900, -1}};
+    const std::vector<std::pair<int64_t, int64_t>> counts = {{1, -1},
+                                                             {5, -1},
+                                                             {5, 0},
+                                                             {30, -1},
+                                                             {60, -1},
+                                                             {60, 17},
+                                                             {120, -1},
+                                                             {170, -1},
+                                                             {260, -1},
+                                                             {900, -1}};
     for (const auto& [toks, num_real] : counts) {
       SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
                    std::to_string(num_real));

@@ -39,6 +39,44 @@ struct Sums {
   bool quartered;
 };
 
+// Eight elements as they lie in memory.
+template <typename X>
+struct Eight {
+  uint4 words[sizeof(X) / 2];
+};
+
+// In assembly, as the compiler otherwise waits for one element before it loads the next.
+template <typename X>
+__device__ __forceinline__ void load_if(bool valid, const X* from, Eight<X>& to) {
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(X)) / 2; ++i) {
+    uint4& words = to.words[i];
+    words = {};
+    asm volatile(
+        "{\n"
+        ".reg .pred valid;\n"
+        "setp.ne.b32 valid, %5, 0;\n"
+        "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+        "}\n"
+        : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
+        : "l"(reinterpret_cast<const uint4*>(from) + i), "r"(valid ? 1 : 0));
+  }
+}
+
+__device__ __forceinline__ void unpack(const Eight<Bf16>& from, float (&to)[kVec]) {
+  unpack8(from.words[0], to);
+}
+__device__ __forceinline__ void unpack(const Eight<float>& from, float (&to)[kVec]) {
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    const uint4& words = from.words[i / 4];
+    to[i] = __uint_as_float(i % 4 == 0   ? words.x
+                            : i % 4 == 1 ? words.y
+                            : i % 4 == 2 ? words.z
+                                         : words.w);
+  }
+}
+
 // The first half of a norm of the eight columns of a row from `col` on, as leave_squares and its callers of four columns a
 // lane: here a lane has two adjacent ones of their lanes.
 template <typename X>
@@ -115,19 +153,19 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
       if (first > 0) {
         load_choices(first);
       }
-      float x[kAtOnce][kVec];
+      Eight<X> eight[kAtOnce];
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        if (first + j < a.num_chosen) {
-          load8(a.x + place[j] * a.x_stride + col, x[j]);
-        }
+        load_if(first + j < a.num_chosen, a.x + place[j] * a.x_stride + col, eight[j]);
       }
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         if (first + j < a.num_chosen) {
+          float x[kVec];
+          unpack(eight[j], x);
 #pragma unroll
           for (int i = 0; i < kVec; ++i) {
-            sum[i] = fmaf(weight[j], x[j][i], sum[i]);
+            sum[i] = fmaf(weight[j], x[i], sum[i]);
           }
         }
       }

@@ -48,6 +48,14 @@ void launch_sm90(Stream& stream,
   if (tile_places == 32) {
     return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
   }
+  if constexpr (kKind == PackedKind::kMxfp4) {
+    if (tile_places == 64) {
+      return sm90_expert_gemm<kKind, 64>(stream, gemm, args.epilogue);
+    }
+    if (tile_places == 96) {
+      return sm90_expert_gemm<kKind, 96>(stream, gemm, args.epilogue);
+    }
+  }
   if (tile_places == 128) {
     return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
   }

@@ -42,7 +42,10 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
                                      PackedKind matrices) {
   const int64_t mean = num_toks * num_chosen / num_experts;
   if (matrices == PackedKind::kMxfp4) {
-    return mean <= 7 ? 8 : mean <= 28 ? 32 : mean <= 160 ? 128 : 256;
+    if (mean <= 48) {
+      return mean <= 5 ? 8 : mean <= 24 ? 32 : 64;
+    }
+    return mean <= 80 ? 96 : mean <= 160 ? 128 : 256;
   }
   const bool is_wide = mean > 160 && !has_quant_tiles(matrices);
   return mean <= 4 ? 8 : mean <= 20 ? 32 : is_wide ? 256 : 128;
@@ -56,7 +59,10 @@ constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_
   };
   const int64_t with_8 = most_tiles(8 * num_experts / num_chosen + 1, 8);
   const int64_t with_32 = most_tiles(29 * num_experts / num_chosen + 1, 32);
-  return std::max({with_8, with_32, most_tiles(max_toks, 128)});  // with 256 fewer
+  const int64_t with_64 = most_tiles(49 * num_experts / num_chosen + 1, 64);
+  const int64_t with_96 = most_tiles(81 * num_experts / num_chosen + 1, 96);
+  return std::max(
+      {with_8, with_32, with_64, with_96, most_tiles(max_toks, 128)});  // with 256 fewer
 }
 
 // Elements of ExpertLists::tiles for such steps: the tiles, and room for counts of 64 parts of the rows.

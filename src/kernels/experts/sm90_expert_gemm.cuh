@@ -39,16 +39,18 @@ struct Sizes {
   // others leave.
   static constexpr bool kDequantises = kKind != PackedKind::kBF16;
   static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
-  // Small tiles of w: two of them in a stage, for each of two groups, in each of two CTAs.
-  static constexpr bool kHasPairs = kKind == PackedKind::kMxfp4 && kCols == 32;
-  static constexpr int kGroups = kHasManyGroups              ? 3
-                                 : kCols == 128 || kHasPairs ? 2
-                                                             : 1;  // consumer warpgroups
-  static constexpr int kCtas = kHasPairs || (kCols == 8 && !kDequantises) ? 2
-                               : kDequantises && kCols <= 32              ? 3
-                                                                          : 1;  // an SM
+  // Small tiles of w: two of them in a stage. 32 places of x are as many bytes as 128 rows of w, so four groups share them.
+  static constexpr bool kHasPairs = kKind == PackedKind::kMxfp4 && kCols < 128;
+  // Consumer warpgroups.
+  static constexpr int kGroups = kHasPairs ? 4 : kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;
+  static constexpr int kCtas = kHasPairs                     ? 1
+                               : kCols == 8 && !kDequantises ? 2
+                               : kDequantises && kCols <= 32 ? 3
+                                                             : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kGatherers = kCols == 8 || kCtas > 1 ? 64 : kHasManyGroups ? 96 : 128;
+  static constexpr int kGatherers = kCols == 8 || kCtas > 1       ? 64
+                                    : kHasPairs || kHasManyGroups ? 96
+                                                                  : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
   static constexpr int kTiles = kHasPairs ? 2 : 1;                  // of w in a stage
   static constexpr int kInputs = kTiles * ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
@@ -96,7 +98,7 @@ __device__ void load_w(const Params& p,
   }
 }
 
-// All gatherers: load rows of x, 16 bytes at a time, and zeros where a tile has no row.
+// All gatherers: load rows of x, 16 bytes at a time, and zeros behind a row's end.
 template <PackedKind kKind, int kCols>
 __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring ring, int thread) {
   using S = Sizes<kKind, kCols>;
@@ -139,13 +141,12 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
 #pragma unroll
         for (int i = 0; i < S::kPieces; ++i) {
           const int at = thread / 8 + i * (S::kGatherers / 8);
-          const bool valid = inside && rows[i] != nullptr;
-          if (S::kPieces * S::kGatherers > kCols * 8 && at >= kCols) {
-            continue;
+          if (rows[i] == nullptr) {
+            continue;  // of no place: whatever lies there gets into no other place's sums
           }
           copy16_async(stage + block * S::kXBlockBytes + at * 128 + (piece ^ at % 8) * 16,
-                       valid ? rows[i] + input : static_cast<const Bf16*>(p.a.x),
-                       valid);
+                       inside ? rows[i] + input : rows[i],
+                       inside);
         }
       }
       copy_commit();
@@ -222,10 +223,20 @@ __device__ __forceinline__ void multiply(const Params& p,
   }
 }
 
+// Places of narrower products than a tile's.
+template <int kCols, bool kDequantises>
+struct NarrowWidths {
+  static constexpr int kSome = kCols == 64 ? 48 : kCols == 96 ? 80 : kCols == 128 ? 64 : kCols;
+  static constexpr int kFew = kCols == 64                    ? 32
+                              : kCols == 96                  ? 64
+                              : kCols == 128 && kDequantises ? 32
+                                                             : kSome;
+};
+
 // Consumers: every item, those of few places in narrow products.
 template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
 __device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring ring) {
-  const int items = expert_items(p.a, p.row_tiles);
+  const int items = __shfl_sync(~0U, expert_items(p.a, p.row_tiles), 0);
   const auto step = static_cast<int>(gridDim.x);
   auto index = static_cast<int>(blockIdx.x);
   if (index >= items) {
@@ -233,22 +244,22 @@ __device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring
   }
   ExpertItem next(p.a, p.row_tiles, index);
   for (; index < items; index += step) {
-    const ExpertItem item = next;
+    ExpertItem item = next;
+    item.num_places = __shfl_sync(~0U, item.num_places, 0);
     if (index + step < items) {
       next = ExpertItem(p.a, p.row_tiles, index + step);
     }
     // Products of few places are narrow.
-    constexpr int kSome = kCols == 128 ? 64 : kCols;
-    constexpr int kFew = Sizes<kKind, kCols>::kHasManyGroups ? 32 : kSome;
-    if constexpr (kFew < kSome) {
-      if (item.num_places <= kFew) {
-        multiply<kKind, kEpilogue, kCols, kFew>(p, ring, item);
+    using Widths = NarrowWidths<kCols, Sizes<kKind, kCols>::kDequantises>;
+    if constexpr (Widths::kFew < Widths::kSome) {
+      if (item.num_places <= Widths::kFew) {
+        multiply<kKind, kEpilogue, kCols, Widths::kFew>(p, ring, item);
         continue;
       }
     }
-    if constexpr (kSome < kCols) {
-      if (item.num_places <= kSome) {
-        multiply<kKind, kEpilogue, kCols, kSome>(p, ring, item);
+    if constexpr (Widths::kSome < kCols) {
+      if (item.num_places <= Widths::kSome) {
+        multiply<kKind, kEpilogue, kCols, Widths::kSome>(p, ring, item);
         continue;
       }
     }
@@ -274,14 +285,16 @@ sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUt
   }
   __syncthreads();
   const auto thread = static_cast<int>(threadIdx.x);
+  // From one lane, so that roles are known to be those of whole warps, and addresses are computed once a warp.
+  const int warp = __shfl_sync(~0U, thread / 32, 0);
   if constexpr (S::kHasManyGroups) {
-    if (thread >= S::kConsumers) {
+    if (warp >= S::kConsumers / 32) {
       lower_registers<64>();
     } else {
       raise_registers<144>();
     }
   }
-  if (thread >= S::kConsumers + S::kGatherers) {
+  if (warp >= (S::kConsumers + S::kGatherers) / 32) {
     const bool lists_are_old = p.a.slots == nullptr;
     if (!lists_are_old) {
       pdl_wait();
@@ -293,7 +306,7 @@ sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUt
   }
   pdl_wait();
   pdl_release();
-  if (thread >= S::kConsumers) {
+  if (warp >= S::kConsumers / 32) {
     gather_x<kKind, kCols>(p, ring, thread - S::kConsumers);
   } else {
     multiply_all<kKind, kEpilogue, kCols>(p, ring);

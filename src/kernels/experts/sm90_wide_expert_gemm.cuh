@@ -19,8 +19,8 @@
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h, for tiles of the work list of up to 256 places. x lies by place.
-// Mapping: persistent clusters of four CTAs. A cluster takes every (gridDim / 4)-th item: a tile of the work list times 512
-//   rows of the expert's matrix, of which each CTA has 128. Each CTA loads a quarter of the tile's x for all (multicast). A
+// Mapping: persistent clusters of kCluster CTAs, each of which takes every so many-th item: a tile of the work list times 128
+//   rows of the expert's matrix for each CTA. Each CTA loads its part of the tile's x for all (multicast). A
 //   producer thread fills a ring of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of w each (rows of w
 //   are wgmma's m, rows of x its n). Outputs go through shared memory to y.
 // Bytes moved: a tile's x once for each 512 rows of w, w once for each tile, mostly from L2.
@@ -36,14 +36,17 @@ constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kRows = kGroups * 64;
 constexpr int kConsumers = kGroups * 128;
 constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroups
-constexpr int kCluster = 4;                 // x is most of what L2 yields, so four CTAs share it
 constexpr int kXBytes = kPlaces * 128;
 constexpr int kBoxPlaces = 64;  // whose x one copy moves
 constexpr int kBoxBytes = kBoxPlaces * 128;
 constexpr int kStagingBytes = 16384;  // of a warpgroup
 
-template <PackedKind kKind>
+template <PackedKind kKind, LinearEpilogue kEpilogue>
 struct Sizes {
+  // CTAs of a cluster share x, which is most of what L2 yields. MXFP4's w is a quarter of bf16's, so that two are enough; then
+  // the last item of a matrix is smaller, and every SM has a cluster.
+  static constexpr int kCluster =
+      kKind == PackedKind::kMxfp4 && kEpilogue == LinearEpilogue::kSwiGlu ? 2 : 4;
   static constexpr int kStageBytes =
       (kXBytes + kGroups * ExpertW<kKind>::kTileBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = (226 * 1024 - kGroups * kStagingBytes) / kStageBytes;
@@ -67,10 +70,11 @@ template <PackedKind kKind, LinearEpilogue kEpilogue>
 __device__ void load(const Params& p,
                      const CUtensorMap& x_map,
                      const CUtensorMap& w_map,
-                     typename Sizes<kKind>::Ring ring,
+                     typename Sizes<kKind, kEpilogue>::Ring ring,
                      int rank) {
-  using S = Sizes<kKind>;
+  using S = Sizes<kKind, kEpilogue>;
   using W = ExpertW<kKind>;
+  constexpr int kCluster = S::kCluster;
   const int items = expert_items(p.a, p.row_tiles);
   const int steps = (p.a.k + 63) / 64;
   for (int index = static_cast<int>(blockIdx.x) / kCluster; index < items;
@@ -102,8 +106,9 @@ __device__ void load(const Params& p,
 template <PackedKind kKind, LinearEpilogue kEpilogue>
 class Consumer {
  public:
-  using S = Sizes<kKind>;
+  using S = Sizes<kKind, kEpilogue>;
   using W = ExpertW<kKind>;
+  static constexpr int kCluster = S::kCluster;
   __device__ Consumer(const Params& p, uint32_t data, int rank, uint32_t own_barriers)
       : p_(p),
         group_(static_cast<int>(threadIdx.x) / 128),
@@ -114,7 +119,7 @@ class Consumer {
         staging_(data + S::kStagingAt + group_ * kStagingBytes) {}
 
   __device__ void run(typename S::Ring ring) const {
-    const int items = expert_items(p_.a, p_.row_tiles);
+    const int items = __shfl_sync(~0U, expert_items(p_.a, p_.row_tiles), 0);
     const int step = static_cast<int>(gridDim.x) / kCluster;
     int index = static_cast<int>(blockIdx.x) / kCluster;
     if (index >= items) {
@@ -126,7 +131,7 @@ class Consumer {
       if (index + step < items) {
         next = ExpertItem(p_.a, p_.row_tiles, index + step);
       }
-      switch (product_places(item.num_places)) {
+      switch (product_places(__shfl_sync(~0U, item.num_places, 0))) {
         case 64:
           multiply<64>(ring, item);
           break;
@@ -251,12 +256,14 @@ class Consumer {
 };
 
 template <PackedKind kKind, LinearEpilogue kEpilogue>
-__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
+__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kKind, kEpilogue>::kCluster,
+                                                                1,
+                                                                1)
     sm90_wide_expert_kernel(const __grid_constant__ Params p,
                             const __grid_constant__ CUtensorMap x_map,
                             const __grid_constant__ CUtensorMap w_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using S = Sizes<kKind>;
+  using S = Sizes<kKind, kEpilogue>;
   extern __shared__ unsigned char memory[];
   __shared__ uint64_t barriers[2 * S::kStages];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
@@ -265,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(ring.barriers + i * 8, 1);
-      barrier_init(ring.barriers + (S::kStages + i) * 8, kGroups * kCluster);
+      barrier_init(ring.barriers + (S::kStages + i) * 8, kGroups * S::kCluster);
     }
     publish_barriers();
     fence_async_proxy();
@@ -273,7 +280,9 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   __syncthreads();
   cluster_arrive();
   cluster_wait();
-  if (threadIdx.x >= kConsumers) {
+  // From one lane, so that roles are known to be those of whole warps, and addresses are computed once a warp.
+  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp >= kConsumers / 32) {
     lower_registers<40>();
     pdl_wait();
     pdl_release();
@@ -292,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
 }
 
 // How many clusters the GPU runs at once: its SMs form groups whose sizes need not be multiples of a cluster's.
-template <typename Kernel>
+template <int kCluster, typename Kernel>
 int32_t most_clusters(Kernel* kernel, size_t shared_bytes) {
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -311,7 +320,7 @@ int32_t most_clusters(Kernel* kernel, size_t shared_bytes) {
 
 template <PackedKind kKind, LinearEpilogue kEpilogue>
 void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
-  using S = Sizes<kKind>;
+  using S = Sizes<kKind, kEpilogue>;
   constexpr auto* kKernel = &sm90_wide_expert_kernel<kKind, kEpilogue>;
   allow_shared_bytes<kKernel>(S::kSharedBytes);
   const CUtensorMap x_map =
@@ -320,12 +329,12 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
                     {static_cast<uint64_t>(args.x_stride) * 2},
                     {64, kBoxPlaces},
                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-  const Params params{args, ceil_div(args.n, kCluster * kRows)};
+  const Params params{args, ceil_div(args.n, S::kCluster * kRows)};
   LaunchShape shape;
-  static const int32_t kMostClusters = most_clusters(kKernel, S::kSharedBytes);
+  static const int32_t kMostClusters = most_clusters<S::kCluster>(kKernel, S::kSharedBytes);
   const int64_t clusters =
       std::min<int64_t>(kMostClusters, int64_t{args.max_tiles} * params.row_tiles);
-  shape.grid = dim3(static_cast<unsigned>(kCluster * clusters));
+  shape.grid = dim3(static_cast<unsigned>(S::kCluster * clusters));
   shape.block = dim3(kThreads);
   shape.shared_bytes = S::kSharedBytes;
   launch(stream,
