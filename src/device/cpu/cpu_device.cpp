@@ -132,7 +132,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
 }  // namespace
 
 std::unique_ptr<CpuDevice> make_cpu_device(const CpuDeviceOptions& options) {
-  WR_LOG_INFO("kernels of the CPU are for {}", cpu_isa_name(cpu_isa()));
+  WR_LOG_DEBUG("kernels of the CPU are for {}", cpu_isa_name(cpu_isa()));
   return std::make_unique<CpuDeviceImpl>(options);
 }
 
