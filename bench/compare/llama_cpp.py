@@ -5,6 +5,7 @@
     bench/compare/llama_cpp.py --prepare                   build the peer, make the model files, measure nothing
     bench/compare/llama_cpp.py                             everything, about 10 minutes on two cores
     bench/compare/llama_cpp.py --only Q4_1,start --output-json a.json
+    bench/compare/llama_cpp.py --isa avx2                  both for AVX2, on a newer machine too
     bench/compare/llama_cpp.py --from a.json b.json        no measuring: prints the table of several results
     bench/compare/llama_cpp.py --from a.json --write       ... into docs/performance.md
 
@@ -14,6 +15,7 @@ runs with flash attention, as many threads as there are cores and an f16 KV cach
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import measure
 import peers
 from measure import THREADS, Row
 
-FILES = ("Q4_1", "Q4_0", "Q8_0", "BF16")  # of SmolLM2-135M-Instruct
+FILES = ("Q4_1", "Q4_0", "Q8_0", "BF16", "Q4_K_M")  # of SmolLM2-135M-Instruct
 K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")  # of peers.wide_model
 EXPERTS = ("experts Q4_0", "experts Q8_0", "experts Q4_K")  # of peers.experts_model
 EXPERT_GOALS = {"decode 1": (1.3, None), "prefill 512": (2, None), "decode 16": (2, None)}
@@ -55,8 +57,8 @@ GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
 
 
 class LlamaCpp:
-    def __init__(self):
-        self.programs = peers.llama_cpp()
+    def __init__(self, isa):
+        self.programs = peers.llama_cpp(isa)
 
     def bench(self, model, prompt, generate):
         text = measure.output_of([self.programs / "llama-bench", "-m", model, "-p", prompt, "-n", generate, "-t", THREADS,
@@ -129,18 +131,22 @@ def main(argv):
     parser.add_argument("--binary", default="build/cpu-release/warprow")
     parser.add_argument("--only", default=",".join(GROUPS), help="groups of rows: " + ", ".join(GROUPS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--isa", choices=peers.LLAMA_ISAS, default="native",
+                        help="the instruction set that the peer is built for and ours is held to; native: the machine's")
     parser.add_argument("--output-json", type=Path)
     parser.add_argument("--from", dest="sources", nargs="+", type=Path, help="tabulate these results, measure nothing")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--prepare", action="store_true", help="build the peer and the model files only")
     args = parser.parse_args(argv)
+    if args.isa != "native":
+        os.environ["WARPROW_CPU_ISA"] = args.isa
     groups = args.only.split(",")
     if unknown := set(groups) - set(GROUPS):
         parser.error(f"--only: no group {sorted(unknown)}; there are {', '.join(GROUPS)}")
     if args.sources:
         reports = [json.loads(path.read_text()) for path in args.sources]
     else:
-        cases = [case for group in groups for case in cases_of(group, measure.Warprow(args.binary), LlamaCpp())]
+        cases = [case for group in groups for case in cases_of(group, measure.Warprow(args.binary), LlamaCpp(args.isa))]
         if args.prepare:
             return
         reports = [measure.report(measure.take_turns(cases, args.rounds))]

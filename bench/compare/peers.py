@@ -19,11 +19,13 @@ import fetch  # noqa: E402
 LLAMA_VERSION = "0.3.36"
 LLAMA_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 LLAMA_PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-server", "llama-quantize")
-LLAMA_FLAGS = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_UI=OFF",
-               "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF",
-               # gcc 12's _tile_loadconfig reads 8 bytes of its 64 as far as gcc knows. gcc then drops the stores of the
-               # others, and the peer's AMX kernels fault.
-               "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse")
+LLAMA_FLAGS = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_UI=OFF",
+               "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF")
+# The instruction sets that it can be built for. Off by default without GGML_NATIVE: AVX-512, AVX-VNNI and AMX.
+LLAMA_ISAS = {# gcc 12's _tile_loadconfig reads 8 bytes of its 64 as far as gcc knows. gcc then drops the stores of the
+              # others, and the peer's AMX kernels fault.
+              "native": ("-DGGML_NATIVE=ON", "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"),
+              "avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")}
 OPENVINO_VERSION = "2026.4.1"
 OPENVINO_REQUIREMENTS = Path(__file__).with_name("openvino_requirements.txt")
 
@@ -60,24 +62,25 @@ def fetch_llama_source(folder):
         (work / inside).rename(folder / "source")
 
 
-def llama_cpp():
-    """The folder of the peer's programs, built for this machine once (10 minutes of one core)."""
+def llama_cpp(isa="native"):
+    """The folder of the peer's programs, built once for an instruction set (10 minutes of one core)."""
     folder = deps_dir() / f"llama.cpp-{LLAMA_VERSION}"
-    programs = folder / "build" / "bin"
-    complete = folder / ".complete"
-    if complete.exists() and complete.read_text() == " ".join(LLAMA_FLAGS):
-        return programs
+    build = folder / ("build" if isa == "native" else f"build-{isa}")
+    complete = build / ".complete"
+    flags = (*LLAMA_FLAGS, *LLAMA_ISAS[isa])
+    if complete.exists() and complete.read_text() == " ".join(flags):
+        return build / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "source").exists():
         say(f"fetching llama.cpp (llama-cpp-python {LLAMA_VERSION}, 77 MB)")
         fetch_llama_source(folder)
-    say(f"building llama.cpp for this machine; log: {folder / 'build.log'}")
+    log = folder / f"{build.name}.log"
+    say(f"building llama.cpp ({isa}); log: {log}")
     # Ninja never considers this tree's manifest up to date, so use make.
-    run_quietly(["cmake", "-G", "Unix Makefiles", "-S", folder / "source", "-B", folder / "build", *LLAMA_FLAGS],
-                folder / "build.log")
-    run_quietly(["nice", "make", "-C", folder / "build", f"-j{os.cpu_count()}", *LLAMA_PROGRAMS], folder / "build.log")
-    complete.write_text(" ".join(LLAMA_FLAGS))
-    return programs
+    run_quietly(["cmake", "-G", "Unix Makefiles", "-S", folder / "source", "-B", build, *flags], log)
+    run_quietly(["nice", "make", "-C", build, f"-j{os.cpu_count()}", *LLAMA_PROGRAMS], log)
+    complete.write_text(" ".join(flags))
+    return build / "bin"
 
 
 def openvino_python():

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/cpu_isa.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #if defined(__x86_64__)
 #include <sys/syscall.h>
@@ -11,6 +17,9 @@
 
 namespace warprow {
 namespace {
+
+constexpr CpuIsa kCpuIsas[] = {
+    CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx};
 
 #if defined(__x86_64__)
 // Linux saves tiles for processes that have asked for it. The permission is that of all threads. It is refused by kernels
@@ -46,7 +55,8 @@ CpuIsa detect() {
 }
 
 std::atomic<CpuIsa>& current() {
-  static std::atomic<CpuIsa> isa{detected_cpu_isa()};
+  static std::atomic<CpuIsa> isa{
+      chosen_cpu_isa(std::getenv("WARPROW_CPU_ISA"), detected_cpu_isa())};
   return isa;
 }
 
@@ -55,6 +65,29 @@ std::atomic<CpuIsa>& current() {
 CpuIsa detected_cpu_isa() {
   static const CpuIsa isa = detect();
   return isa;
+}
+
+CpuIsa chosen_cpu_isa(const char* name, CpuIsa best) {
+  const std::string_view wanted = name == nullptr ? "" : name;
+  if (wanted.empty() || wanted == "auto") {
+    return best;
+  }
+  for (const CpuIsa isa : kCpuIsas) {
+    if (wanted != cpu_isa_name(isa)) {
+      continue;
+    }
+    if (isa > best) {
+      throw StartupError(ErrorCode::kInvalidArgument,
+                         fmt::format("WARPROW_CPU_ISA: this machine has no {}; its best set is {}",
+                                     wanted,
+                                     cpu_isa_name(best)));
+    }
+    return isa;
+  }
+  throw StartupError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("WARPROW_CPU_ISA: '{}' is none of auto|generic|avx2|avx512|avx512_bf16|amx",
+                  wanted));
 }
 
 CpuIsa cpu_isa() { return current().load(std::memory_order_relaxed); }

@@ -12,9 +12,14 @@ namespace warprow {
 //  asks it to.
 enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-// What kernels dispatch on: the best set this machine has, unless a ScopedCpuIsa lowers it. Cheap.
+// What kernels dispatch on: the set that the variable WARPROW_CPU_ISA names, else the best one this machine has. A
+// ScopedCpuIsa lowers it. Cheap. Throws what chosen_cpu_isa throws; a device of the CPU calls it at start.
 // Thread: any.
 CpuIsa cpu_isa();
+
+// The set that a value of WARPROW_CPU_ISA means on a machine whose best set is `best`: the one of that name
+// (cpu_isa_name); null, empty and "auto": `best`. Throws StartupError for other names and for sets above `best`.
+CpuIsa chosen_cpu_isa(const char* name, CpuIsa best);
 
 // The best set this machine has, also while a ScopedCpuIsa is active.
 CpuIsa detected_cpu_isa();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/cpu_isa.h"
 
+#include "base/error.h"
+
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace warprow {
@@ -20,6 +24,32 @@ TEST(CpuIsa, ScopeLowersAndRestores) {
   }
   EXPECT_EQ(cpu_isa(), best);
   EXPECT_STREQ(cpu_isa_name(CpuIsa::kAvx2), "avx2");
+}
+
+TEST(CpuIsa, VariableNamesASetOfTheMachine) {
+  for (const char* name : {static_cast<const char*>(nullptr), "", "auto"}) {
+    EXPECT_EQ(chosen_cpu_isa(name, CpuIsa::kAvx512), CpuIsa::kAvx512);
+  }
+  for (const CpuIsa isa :
+       {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+    EXPECT_EQ(chosen_cpu_isa(cpu_isa_name(isa), CpuIsa::kAmx), isa);
+  }
+}
+
+std::string refusal_of(const char* name, CpuIsa best) {
+  try {
+    chosen_cpu_isa(name, best);
+  } catch (const StartupError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CpuIsa, VariableIsRefusedWithItsValueAndTheMachinesBest) {
+  EXPECT_EQ(refusal_of("avx512", CpuIsa::kAvx2),
+            "WARPROW_CPU_ISA: this machine has no avx512; its best set is avx2");
+  EXPECT_EQ(refusal_of("AVX2", CpuIsa::kAmx),
+            "WARPROW_CPU_ISA: 'AVX2' is none of auto|generic|avx2|avx512|avx512_bf16|amx");
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ class CliTest(unittest.TestCase):
 
 class Usage(CliTest):
     def test_help_and_version(self):
-        self.assertRegex(self.succeed("--version").stdout.decode(), r"^warprow \d+\.\d+\.\d+ \(cpu(, cuda [^)]+)?\)\n$")
+        self.assertRegex(self.succeed("--version").stdout.decode(),
+                         r"^warprow \d+\.\d+\.\d+ \(cpu(, cuda [^)]+)?; CPU kernels: \w+\)\n$")
         overview = self.succeed("--help").stdout.decode()
         for word in ("generate", "chat", "tokenize", "detokenize", "plan", "Exit codes"):
             self.assertIn(word, overview)
@@ -97,6 +98,19 @@ class Usage(CliTest):
             self.assertLess(len(brief.splitlines()), 60)
         self.assertIn("--block-size", self.succeed("generate", "--help=kv-cache").stdout.decode())
         self.assertNotIn("--prompt", self.succeed("generate", "--help=top_k").stdout.decode())
+
+    def test_instruction_set_can_be_forced(self):
+        def forced(name):
+            return {"env": clean_environment(WARPROW_CPU_ISA=name)}
+
+        self.assertIn("; CPU kernels: generic)", self.succeed("--version", **forced("generic")).stdout.decode())
+        self.assertEqual(self.succeed("--version", **forced("")).stdout, self.succeed("--version", **forced("auto")).stdout)
+        self.assertIn("kernels of the CPU are for generic",
+                      self.succeed("generate", MODEL, "-p", "x", "--max-tokens", "1", "--log-level", "debug",
+                                   **forced("generic")).stderr.decode())
+        names = "none of auto|generic|avx2|avx512|avx512_bf16|amx"
+        self.refuse(USAGE, f"WARPROW_CPU_ISA: 'sse' is {names}", "--version", **forced("sse"))
+        self.refuse(USAGE, f"WARPROW_CPU_ISA: 'sse' is {names}", "generate", MODEL, "-p", "x", "--device", "cpu", **forced("sse"))
 
     def test_no_command_shows_the_overview_as_an_error(self):
         done = run()

@@ -510,10 +510,11 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
   InlineDevice d(1);
   const ScopedCpuIsa without_tiles(
       CpuIsa::kAvx512Bf16);  // whose order of sums over bf16 is their own
+  d.scratch = AlignedBytes(cpu::linear_scratch_bytes(130, 3 * 256));
   for (const KindCase& kind : kKindCases) {
     const TestWeight t = make_weight(rng, kind.shape(50, 3 * 256));
     for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
-      for (const int64_t num_toks : {1, 7}) {
+      for (const int64_t num_toks : {1, 2, 3, 4, 5, 7, 13, 130}) {
         const auto x = random_floats(rng, num_toks * 3 * 256, -1.0F, 1.0F);
         const auto best = run_linear(d, t.w, x, act);
         for (const CpuIsa lower : {CpuIsa::kAvx512, CpuIsa::kAvx2}) {

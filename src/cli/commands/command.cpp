@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/command.h"
 
+#include "base/cpu_isa.h"
 #include "cli/flags/flag_set.h"
 #include "cli/flags/help_text.h"
 #include "cli/note.h"
@@ -85,7 +86,10 @@ Result<ExitCode> run_command_line(const Arguments& arguments) {
   }
   const std::string& name = arguments.front();
   if (name == "--version") {
-    fmt::print("warprow {} ({})\n", WARPROW_VERSION, WARPROW_BACKENDS);
+    fmt::print("warprow {} ({}; CPU kernels: {})\n",
+               WARPROW_VERSION,
+               WARPROW_BACKENDS,
+               cpu_isa_name(cpu_isa()));
     return ExitCode::kOk;
   }
   Arguments rest(arguments.begin() + 1, arguments.end());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/cpu_device.h"
 
+#include "base/cpu_isa.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "device/cpu/command_queue.h"
 #include "device/cpu/host_limits.h"
 
@@ -130,6 +132,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
 }  // namespace
 
 std::unique_ptr<CpuDevice> make_cpu_device(const CpuDeviceOptions& options) {
+  WR_LOG_DEBUG("kernels of the CPU are for {}", cpu_isa_name(cpu_isa()));
   return std::make_unique<CpuDeviceImpl>(options);
 }
 

@@ -42,6 +42,7 @@ class CpuDevice : public Device {
   [[nodiscard]] virtual int64_t num_commands_run() const = 0;
 };
 
+// Throws StartupError if WARPROW_CPU_ISA cannot be had (base/cpu_isa.h).
 std::unique_ptr<CpuDevice> make_cpu_device(const CpuDeviceOptions& options);
 
 // The cores this process may use: its affinity mask, limited by the container's CPU quota, at least 1.

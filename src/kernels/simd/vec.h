@@ -145,26 +145,37 @@ template <int U>
 inline VecF fold(VecF a, VecF b) {
   return runs<U, 0>(a, b, LaneIndices{}) + runs<U, 1>(a, b, LaneIndices{});
 }
-// Lane j of the result is the sum over the lanes of v[j], by a fixed tree. Destroys v.
-inline VecF sum_each(VecF (&v)[kLanes]) {
-  WR_UNROLL
-  for (int i = 0; i < kLanes / 2; ++i) {
-    v[i] = fold<1>(v[2 * i], v[2 * i + 1]);
+// The sum of two runs of two lanes, first of a and then of b, for each four lanes.
+inline VecF fold_pair(VecF a, VecF b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // Adds lanes 0 and 2, 1 and 3 of each half: one shuffle an operand, where neighbours take two.
+  return _mm256_unpacklo_ps(a, b) + _mm256_unpackhi_ps(a, b);
+#else
+  return fold<1>(a, b);
+#endif
+}
+// Of four vectors v: lane 4i + j of the result is the sum of v[j] over its lanes 4i .. 4i + 3, by a fixed tree.
+inline VecF sum_four(const VecF* v) {
+  return fold<2>(fold_pair(v[0], v[1]), fold_pair(v[2], v[3]));
+}
+// Ends the sums of kLanes vectors, of which `fours` has those of every four.
+inline VecF sum_fours(const VecF (&fours)[kLanes / 4]) {
+  if constexpr (kLanes >= 16) {
+    return fold<8>(fold<4>(fours[0], fours[1]), fold<4>(fours[2], fours[3]));
+  } else if constexpr (kLanes >= 8) {
+    return fold<4>(fours[0], fours[1]);
+  } else {
+    return fours[0];
   }
+}
+// Lane j of the result is the sum over the lanes of v[j], by a fixed tree.
+inline VecF sum_each(const VecF (&v)[kLanes]) {
+  VecF fours[kLanes / 4];
   WR_UNROLL
   for (int i = 0; i < kLanes / 4; ++i) {
-    v[i] = fold<2>(v[2 * i], v[2 * i + 1]);
+    fours[i] = sum_four(v + 4 * i);
   }
-  if constexpr (kLanes >= 8) {
-    WR_UNROLL
-    for (int i = 0; i < kLanes / 8; ++i) {
-      v[i] = fold<4>(v[2 * i], v[2 * i + 1]);
-    }
-  }
-  if constexpr (kLanes >= 16) {
-    v[0] = fold<8>(v[0], v[1]);
-  }
-  return v[0];
+  return sum_fours(fours);
 }
 
 template <int N, int... I>

@@ -240,38 +240,51 @@ inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see)
   });
 }
 
-// Dot products of one query with kLanes keys. The keys are interleaved: vector d of every key, then vector d
-// + 1.
-inline VecF dot_keys(const float* q, const float* keys, int dim) {
-  VecF sum[kLanes];
-  WR_UNROLL
-  for (int j = 0; j < kLanes; ++j) {
-    sum[j] = VecF{};
-  }
-  for (int d = 0; d < dim; d += kLanes) {
-    const VecF x = load(q + d);
-    WR_UNROLL
-    for (int j = 0; j < kLanes; ++j) {
-      sum[j] = fma(x, load(keys + j * kLanes), sum[j]);
-    }
-    keys += kLanes * kLanes;
-  }
-  return sum_each(sum);
-}
-
 inline VecF capped(VecF s, float cap) {
   const VecF e = exp(s * (2.0F / cap));
   return cap - (2.0F * cap) / (e + 1.0F);
 }
 
-// Stores the dot products of a line with the tile's keys in w.weights, for at least the keys in `see`.
-inline void dot_line(const Work& w, int line, Span see) {
+// Stores the dot products of `Lines` lines with the tile's keys in w.weights, for at least the keys in `see`. Four keys
+// at a time fit the registers, with a few lines, so that a vector of keys is loaded once for them.
+template <int Lines>
+inline void dot_copied(const Work& w, int line, Span see) {
   const float* q = w.q + int64_t{line} * w.dim_k;
   float* dots = w.weights + int64_t{line} * kKeyTile;
-  for (int j = see.begin / kLanes * kLanes; j < see.end; j += kLanes) {
-    store(dots + j, dot_keys(q, w.keys + int64_t{j} * w.dim_k, w.dim_k));
+  for (int group = see.begin / kLanes * kLanes; group < see.end; group += kLanes) {
+    VecF fours[Lines][kLanes / 4];
+    WR_UNROLL
+    for (int i = 0; i < kLanes / 4; ++i) {
+      // Keys are interleaved: vector d of every key, then vector d + 1.
+      const float* keys = w.keys + int64_t{group} * w.dim_k + i * 4 * kLanes;
+      VecF sum[Lines][4] = {};
+      for (int d = 0; d < w.dim_k; d += kLanes, keys += kLanes * kLanes) {
+        VecF x[Lines];
+        WR_UNROLL
+        for (int m = 0; m < Lines; ++m) {
+          x[m] = load(q + int64_t{m} * w.dim_k + d);
+        }
+        WR_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          const VecF key = load(keys + j * kLanes);
+          WR_UNROLL
+          for (int m = 0; m < Lines; ++m) {
+            sum[m][j] = fma(x[m], key, sum[m][j]);
+          }
+        }
+      }
+      WR_UNROLL
+      for (int m = 0; m < Lines; ++m) {
+        fours[m][i] = sum_four(sum[m]);
+      }
+    }
+    WR_UNROLL
+    for (int m = 0; m < Lines; ++m) {
+      store(dots + m * kKeyTile + group, sum_fours(fours[m]));
+    }
   }
 }
+constexpr int kDotLines = 3;
 
 // Online softmax of one line over one tile: replaces its dot products in w.weights by weights e^(s - max), 0
 // for keys that it does not see, updates its maximum and sum, and rescales its accumulator. `see` is relative
@@ -367,9 +380,13 @@ inline void add_values_block(const Work& w, int line, int d, Span see, const Val
   }
 }
 
+// Accumulators of a block: as many as the registers hold beside values and a weight.
+constexpr int kSums = kLanes == 16 ? 16 : kLanes == 8 ? 12 : 8;
+constexpr int kBlockLines = kLanes == 8 ? 6 : 4;
+
 template <int Lines, typename Values>
 inline void add_values_lines(const Work& w, int line, Span see, const Values& values) {
-  constexpr int kCols = kLanes == 16 ? 4 : 2;  // as many accumulators as fit the register file
+  constexpr int kCols = kSums / Lines < 4 ? kSums / Lines : 4;
   int d = 0;
   for (; d + kCols * kLanes <= w.dim_v; d += kCols * kLanes) {
     add_values_block<Lines, kCols>(w, line, d, see, values);
@@ -379,14 +396,23 @@ inline void add_values_lines(const Work& w, int line, Span see, const Values& va
   }
 }
 
-inline void add_values(const Work& w, Span see) {
-  const TileValues values{w};
-  int line = 0;
-  for (; line + 4 <= w.lines; line += 4) {
-    add_values_lines<4>(w, line, see, values);
+// Blocks of nearly equal height.
+template <int Lines>
+inline void add_values_height(const Work& w, int line, int height, Span see) {
+  if constexpr (Lines > 1) {
+    if (height < Lines) {
+      add_values_height<Lines - 1>(w, line, height, see);
+      return;
+    }
   }
-  for (; line < w.lines; ++line) {
-    add_values_lines<1>(w, line, see, values);
+  add_values_lines<Lines>(w, line, see, TileValues{w});
+}
+inline void add_values(const Work& w, Span see) {
+  int line = 0;
+  for (int left = (w.lines + kBlockLines - 1) / kBlockLines; left > 0; --left) {
+    const int height = (w.lines - line + left - 1) / left;
+    add_values_height<kBlockLines>(w, line, height, see);
+    line += height;
   }
 }
 
@@ -545,9 +571,18 @@ void run_copied(const AttentionTile& a, const Work& w, const Tiles& tiles) {
   for (int base = tiles.first_base(); base < tiles.end; base += kKeyTile) {
     load_tile(a, w, base, tiles.in_tile(base));
     look_ahead(a, tiles, base, ahead);
-    for (int line = 0; line < w.lines; ++line) {
-      fetch(ahead, line * kKeyTile / w.lines, (line + 1) * kKeyTile / w.lines);
-      dot_line(w, line, line_span(a, line, base));
+    for (int line = 0; line < w.lines;) {
+      const int end = least(line + kDotLines, w.lines);
+      fetch(ahead, line * kKeyTile / w.lines, end * kKeyTile / w.lines);
+      const Span first = line_span(a, line, base);
+      const Span last = line_span(a, end - 1, base);
+      const Span see{first.begin, last.end};  // both ends grow with the position
+      if (end - line == kDotLines) {
+        dot_copied<kDotLines>(w, line, see);
+        line = end;
+      } else {
+        dot_copied<1>(w, line++, see);
+      }
     }
     add_values(w, softmax_lines(a, w, base));
     end_part(a, w, tiles, base);

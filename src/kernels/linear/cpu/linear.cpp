@@ -98,7 +98,7 @@ class LinearRun {
       num_pairs += ceil_div<int64_t>(args_.segments[s].w.n, kPairOutputs);
     }
     first_pair_[args_.num_segments] = num_pairs;
-    const int64_t num_blocks = ceil_div(num_toks_, kMaxBlockRows);
+    const int64_t num_blocks = ceil_div(num_toks_, kernels_.block_rows);
     const int64_t block_rows = ceil_div(num_toks_, num_blocks);
     const int64_t items = num_blocks * num_pairs;
     const int64_t grain = std::clamp<int64_t>(ceil_div(items, num_pieces()), 1, kMaxGrain);
@@ -116,7 +116,6 @@ class LinearRun {
  private:
   static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
   static constexpr int64_t kMaxGrain = 64;
-  static constexpr int64_t kMaxBlockRows = 512;  // that stay in a core's cache
   static constexpr int64_t kSerialElems = 8192;  // below this, waking the pool costs more
 
   // Number of pieces of a pass. With few rows the weights stream from memory and every new piece starts with

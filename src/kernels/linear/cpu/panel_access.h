@@ -24,7 +24,7 @@
 // kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows. More rows use unpacked
 // blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With kOffsetWeights,
 // dot4 takes weights as u8: 128 is added to s8 weights, others keep their zero point, and ActGroup's sum
-// removes the offset. Otherwise weights are s8 without offset.
+// removes the offset. Otherwise weights are s8 without offset. AVX2 has an int8 path of its own (panel_short_int8.h).
 
 #define WR_INLINE_LAMBDA __attribute__((always_inline))
 
@@ -148,42 +148,53 @@ struct PanelAccess {
     return V::load_half(p + g * job.scale_group_bytes + half * kLanes * 2);
   }
 
-  // Unpacks group g's stored values to bytes: out[i] holds inputs 4i .. 4i + 3 of the group.
-  template <PackedKind kKind>
-  static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
-    constexpr int kVectors = group_of(kKind) / 4;
+  // Unpacks group g's stored values to bytes: calls sink.template operator()<i>(codes) with inputs 4i .. 4i + 3 of the
+  // group, in the order in which they are stored.
+  template <PackedKind kKind, typename Sink>
+  static void for_each_code(const std::byte* panel, int64_t g, const Sink& sink) {
     const std::byte* p = panel + g * group_bytes_of(kKind);
-    if constexpr (kKind == PackedKind::kQ8) {
-      WR_UNROLL
-      for (int i = 0; i < kVectors; ++i) {
-        out[i] = V::load_raw(p + i * 64);
-      }
-      return;
+    if constexpr (kKind == PackedKind::kQ5 || kKind == PackedKind::kQ6) {
+      const I plane = V::load_raw(p + num_raws<kKind> * 64);
+      codes_of<kKind, 0>(p, plane, sink);
     } else {
-      WR_UNROLL
-      for (int i = 0; i < kVectors / 2; ++i) {
-        const I raw = V::load_raw(p + i * 64);
-        out[i] = V::low_nibbles(raw);
-        out[i + kVectors / 2] = V::high_nibbles(raw);
-      }
-      if constexpr (kKind == PackedKind::kMxfp4) {
-        WR_UNROLL
-        for (int i = 0; i < kVectors; ++i) {
-          out[i] = V::e2m1_codes(out[i]);
-        }
-      } else if constexpr (kKind != PackedKind::kQ4) {
-        add_plane<kKind, 0>(V::load_raw(p + kVectors / 2 * 64), out);
-      }
+      codes_of<kKind, 0>(p, I{}, sink);
     }
   }
-  template <PackedKind kKind, int kVector, int kVectors>
-  static void add_plane(I plane, I (&out)[kVectors]) {
-    if constexpr (kVector < kVectors) {
+  // The vectors of a group that hold nibbles, or bytes of kQ8.
+  template <PackedKind kKind>
+  static constexpr int num_raws = group_of(kKind) / (kKind == PackedKind::kQ8 ? 4 : 8);
+  template <PackedKind kKind, int kRaw, typename Sink>
+  static void codes_of(const std::byte* p, I plane, const Sink& sink) {
+    constexpr int kRaws = num_raws<kKind>;
+    if constexpr (kRaw < kRaws) {
+      const I raw = V::load_raw(p + kRaw * 64);
+      if constexpr (kKind == PackedKind::kQ8) {
+        sink.template operator()<kRaw>(raw);
+      } else {
+        sink.template operator()<kRaw>(code<kKind, kRaw>(V::low_nibbles(raw), plane));
+        sink.template operator()<kRaw + kRaws>(
+            code<kKind, kRaw + kRaws>(V::high_nibbles(raw), plane));
+      }
+      codes_of<kKind, kRaw + 1>(p, plane, sink);
+    }
+  }
+  // The code of a nibble and, of kQ5 and kQ6, its upper bits in the plane.
+  template <PackedKind kKind, int kStep>
+  static I code(I nibbles, I plane) {
+    if constexpr (kKind == PackedKind::kMxfp4) {
+      return V::e2m1_codes(nibbles);
+    } else if constexpr (kKind == PackedKind::kQ4) {
+      return nibbles;
+    } else {
       constexpr int kBits = kKind == PackedKind::kQ5 ? 1 : 2;
       constexpr uint32_t kMask = kBits == 1 ? 0x10101010U : 0x30303030U;
-      out[kVector] = V::template add_bits<4 - kBits * kVector, kMask>(out[kVector], plane);
-      add_plane<kKind, kVector + 1>(plane, out);
+      return V::template add_bits<4 - kBits * kStep, kMask>(nibbles, plane);
     }
+  }
+  template <PackedKind kKind>
+  static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
+    for_each_code<kKind>(
+        panel, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA { out[kStep] = codes; });
   }
 
   // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows:

@@ -135,6 +135,124 @@ struct Bf16Panels {
     }
   }
 
+  // A block of inputs as float32, for a V without a dot product of bf16 pairs: weights of a few panels, and some rows.
+  static constexpr int kWidePanels = V::kDotsPairs ? 1 : V::kFloatPanels;
+  static constexpr int kWideRows = 2 * V::kFloatRows;  // of a register tile
+  static constexpr int kChunkRows = 128;
+  struct WideBlock {
+    alignas(64) float w[kWidePanels][kMaxBf16Block][16];
+    alignas(64) float x[kChunkRows][kMaxBf16Block];
+  };
+
+  // A register tile over one block. One sum at a time is in registers: of the even pairs, then of the odd ones.
+  template <int kPanels, int kRows>
+  [[gnu::noinline]] static void wide_tile(const PanelJob& job,
+                                          const WideBlock& block,
+                                          const float* x,
+                                          const TilePlace& at) {
+    F even[kPanels][kRows];
+    F acc[kPanels][kRows];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        acc[p][r] = Access::start(job, at.row + r, at.panel + p, at.begin);
+      }
+    }
+    const int64_t len = (at.end - at.begin + 1) / 2 * 2;
+    const auto add_input = [&](int64_t k) WR_INLINE_LAMBDA {
+      F w[kPanels];
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        w[p] = V::load(block.w[p][k]);
+      }
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const F value = V::set1(x[r * kMaxBf16Block + k]);
+        WR_UNROLL
+        for (int p = 0; p < kPanels; ++p) {
+          acc[p][r] = V::fma(w[p], value, acc[p][r]);
+        }
+      }
+    };
+    const auto add_pairs = [&](int64_t first) WR_INLINE_LAMBDA {
+      for (int64_t k = first; k < len; k += 4) {
+        add_input(k + 1);
+        add_input(k);
+      }
+    };
+    add_pairs(0);
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        even[p][r] = acc[p][r];
+        acc[p][r] = V::zero();
+      }
+    }
+    add_pairs(2);
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        Access::finish(job, at.row + r, at.panel + p, V::add(even[p][r], acc[p][r]));
+      }
+    }
+  }
+
+  static void widen_weights(const std::byte* panel, int64_t k0, int64_t k1, float (*to)[16]) {
+    for (int64_t k = k0; k < k1; k += 2, to += 2) {
+      const I pair = V::load_raw(panel + k / 2 * kPairBytes);
+      V::store(to[0], V::low_bf16(pair));
+      V::store(to[1], V::high_bf16(pair));
+    }
+  }
+  // k0 is even; a row is padded with zeros behind its last input.
+  static void widen_row(const uint16_t* x, int64_t k0, int64_t k1, float* to) {
+    for (int64_t k = k0; k < (k1 + 1) / 2 * 2; ++k) {
+      const uint32_t bits = uint32_t{x[k]} << 16;
+      __builtin_memcpy(to + (k - k0), &bits, sizeof bits);
+    }
+  }
+
+  // The tiles of kPanels panels over the block's rows.
+  template <int kPanels>
+  static void wide_tiles(const PanelJob& job,
+                         WideBlock& block,
+                         int64_t num_rows,
+                         const TilePlace& at) {
+    for (int p = 0; p < kPanels; ++p) {
+      widen_weights(Access::panel_at(job, at.panel + p), at.begin, at.end, block.w[p]);
+    }
+    Access::template for_each_row_tile<kWideRows>(
+        num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+          wide_tile<kPanels, kRows>(
+              job, block, block.x[row], {at.row + row, at.panel, at.begin, at.end});
+        });
+  }
+  static void wide(const PanelJob& job, const Bf16Rows& rows) {
+    WideBlock block;
+    const int64_t len = Access::block_len(job.k, kMaxBf16Block);
+    const int64_t num_chunks = (job.num_rows + kChunkRows - 1) / kChunkRows;
+    for (int64_t row = 0, left = num_chunks; left > 0; --left) {
+      const int64_t height = (job.num_rows - row + left - 1) / left;
+      for (int64_t k0 = 0; k0 < job.k; k0 += len) {
+        const int64_t k1 = k0 + len < job.k ? k0 + len : job.k;
+        for (int64_t r = 0; r < height; ++r) {
+          widen_row(rows.x + (row + r) * rows.stride, k0, k1, block.x[r]);
+        }
+        int64_t panel = 0;
+        for (; panel + kWidePanels <= job.num_panels; panel += kWidePanels) {
+          wide_tiles<kWidePanels>(job, block, height, {row, panel, k0, k1});
+        }
+        for (; panel < job.num_panels; ++panel) {
+          wide_tiles<1>(job, block, height, {row, panel, k0, k1});
+        }
+      }
+      row += height;
+    }
+  }
+
   static void run(const PanelJob& job, const Bf16Rows& rows) {
     int64_t panel = 0;
     if (job.num_rows <= V::kDirectRows) {
@@ -143,13 +261,15 @@ struct Bf16Panels {
             job.num_rows,
             [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA { direct<kRows>(job, rows, panel, row); });
       }
-      return;
-    }
-    for (; panel + V::kFloatPanels <= job.num_panels; panel += V::kFloatPanels) {
-      tiles<V::kFloatPanels>(job, rows, panel);
-    }
-    for (; panel < job.num_panels; ++panel) {
-      tiles<1>(job, rows, panel);
+    } else if constexpr (V::kDotsPairs) {
+      for (; panel + V::kFloatPanels <= job.num_panels; panel += V::kFloatPanels) {
+        tiles<V::kFloatPanels>(job, rows, panel);
+      }
+      for (; panel < job.num_panels; ++panel) {
+        tiles<1>(job, rows, panel);
+      }
+    } else {
+      wide(job, rows);
     }
   }
 

@@ -60,6 +60,7 @@ struct Bf16Rows {
 
 struct PanelKernels {
   const char* name;
+  int64_t block_rows;  // of a call at most, where there are many: they stay in a core's cache
   // Quantises one row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)]. by16 [2 * ceil(k
   // / 32)], unless null, gets the same scales with the sums of 16 inputs.
   void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);

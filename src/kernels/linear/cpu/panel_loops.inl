@@ -18,6 +18,9 @@
 #if !defined(__AVX512BF16__) && !defined(__AMX_INT8__)
 #include "kernels/linear/cpu/panel_float.h"
 #include "kernels/linear/cpu/panel_int8.h"
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#include "kernels/linear/cpu/panel_short_int8.h"
+#endif
 #endif
 
 namespace warprow::cpu {
@@ -40,11 +43,18 @@ void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
 
 #else
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+using IntPanels = ShortInt8Panels<PanelVector>;
+#else
+using IntPanels = Int8Panels<PanelVector>;
+#endif
+
 const PanelKernels& WR_ISA_NAME(panel_kernels)() {
   static constexpr PanelKernels kKernels = {PanelVector::kName,
+                                            PanelVector::kBlockRows,
                                             &Int8Panels<PanelVector>::quantise_row,
                                             &FloatPanels<PanelVector>::run,
-                                            &Int8Panels<PanelVector>::run,
+                                            &IntPanels::run,
                                             &Bf16Panels<PanelVector>::round_row,
                                             &Bf16Panels<PanelVector>::run};
   return kKernels;

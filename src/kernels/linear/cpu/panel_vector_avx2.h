@@ -11,6 +11,7 @@ namespace {
 
 struct PanelVector {
   static constexpr const char* kName = "avx2";
+  static constexpr int64_t kBlockRows = 128;
   struct F {
     __m256 lo, hi;
   };
@@ -19,11 +20,10 @@ struct PanelVector {
   };
   static constexpr int kDirectRows = 4;
   static constexpr int kDirectTile = 4;
-  static constexpr int kIntRows = 4;
-  static constexpr int kIntPanels = 1;
+  static constexpr int kShortRows = 3;  // 6 sums of s16, and 6 of floats, of 16 registers
   static constexpr int kFloatRows = 3;  // 12 accumulators of 16 registers
   static constexpr int kFloatPanels = 1;
-  static constexpr bool kOffsetWeights = false;
+  static constexpr bool kDotsPairs = false;
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set1(float f) { return {_mm256_set1_ps(f), _mm256_set1_ps(f)}; }
@@ -70,7 +70,6 @@ struct PanelVector {
     return fma(low_bf16(w), low_bf16(both), acc);
   }
 
-  static I zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static I add_s32(I a, I b) {
     return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
   }
@@ -118,21 +117,53 @@ struct PanelVector {
     const __m256i zp = _mm256_set1_epi8(static_cast<char>(zero_point));
     return {_mm256_sub_epi8(v.lo, zp), _mm256_sub_epi8(v.hi, zp)};
   }
-  static __m256i load_dword(const int8_t* p) {
+  // The lower two bytes of each dword as two s16; high_: the upper ones.
+  static I low_bytes_to_s16(I v) { return {bytes_to_s16<0>(v.lo), bytes_to_s16<0>(v.hi)}; }
+  static I high_bytes_to_s16(I v) { return {bytes_to_s16<2>(v.lo), bytes_to_s16<2>(v.hi)}; }
+  static __m256i load_dword(const void* p) {
     int32_t v;
     __builtin_memcpy(&v, p, sizeof v);
     return _mm256_set1_epi32(v);
   }
-  // |w| is at most 128 as u8 and |a| at most 127, so the sum of a pair, at most 2 * 128 * 127 = 32512, fits
-  // s16.
-  static __m256i dot4_lanes(__m256i acc, __m256i w, __m256i a) {
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  // Sums of the products of two neighbours, in s16. w is u8, and s8 in multiply_s8, where a magnitude is at most 128 and
+  // that of `a` at most 127, so that a sum, at most 2 * 128 * 127 = 32512, fits.
+  static I multiply_u8(I w, __m256i a) {
+    return {_mm256_maddubs_epi16(w.lo, a), _mm256_maddubs_epi16(w.hi, a)};
   }
-  static I dot4(I acc, I w, __m256i a) {
-    return {dot4_lanes(acc.lo, w.lo, a), dot4_lanes(acc.hi, w.hi, a)};
+  static I multiply_s8(I w, __m256i a) {
+    return {_mm256_maddubs_epi16(_mm256_abs_epi8(w.lo), _mm256_sign_epi8(a, w.lo)),
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi), _mm256_sign_epi8(a, w.hi))};
   }
-  static I dot4_pinned(I acc, I w, __m256i a) { return dot4(acc, w, a); }
+  // Inline assembly, so that products are added as they come: gcc makes a tree of the additions of a group, whose products
+  // it then spills.
+  static I add_s16(I sum, I products) {
+    asm("vpaddw %1, %0, %0" : "+x"(sum.lo) : "x"(products.lo));
+    asm("vpaddw %1, %0, %0" : "+x"(sum.hi) : "x"(products.hi));
+    return sum;
+  }
+  // The sums of two neighbours, in s32.
+  static I widen(I shorts) { return multiply_s16(shorts, _mm256_set1_epi16(1)); }
+  // Sums of the products of two neighbours, in s32.
+  static I multiply_s16(I w, __m256i a) {
+    return {_mm256_madd_epi16(w.lo, a), _mm256_madd_epi16(w.hi, a)};
+  }
+  static I add_s32_pinned(I sum, I products) {
+    asm("vpaddd %1, %0, %0" : "+x"(sum.lo) : "x"(products.lo));
+    asm("vpaddd %1, %0, %0" : "+x"(sum.hi) : "x"(products.hi));
+    return sum;
+  }
+  // v - kFactor * *p; kFactor is a power of two, or three times one.
+  template <int kFactor>
+  static I subtract_times(I v, const int32_t* p) {
+    constexpr int kLog = __builtin_ctz(kFactor);
+    const __m256i one = _mm256_set1_epi32(*p);
+    __m256i product = _mm256_slli_epi32(one, kLog);
+    if constexpr (kFactor != 1 << kLog) {
+      static_assert(kFactor == 3 << kLog);
+      product = _mm256_add_epi32(product, _mm256_slli_epi32(one, kLog + 1));
+    }
+    return {_mm256_sub_epi32(v.lo, product), _mm256_sub_epi32(v.hi, product)};
+  }
 
   // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
@@ -175,6 +206,28 @@ struct PanelVector {
         kLeft >= 0 ? _mm256_slli_epi32(plane, kLeft) : _mm256_srli_epi32(plane, -kLeft);
     const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(kMask));
     return _mm256_or_si256(v, _mm256_and_si256(moved, mask));
+  }
+  template <char kFirst>
+  static __m256i bytes_to_s16(__m256i v) {
+    constexpr char kNo = -128;
+    constexpr char kNext = kFirst + 1;
+    const __m256i upper = _mm256_broadcastsi128_si256(_mm_setr_epi8(kNo,
+                                                                    kFirst,
+                                                                    kNo,
+                                                                    kNext,
+                                                                    kNo,
+                                                                    kFirst + 4,
+                                                                    kNo,
+                                                                    kNext + 4,
+                                                                    kNo,
+                                                                    kFirst + 8,
+                                                                    kNo,
+                                                                    kNext + 8,
+                                                                    kNo,
+                                                                    kFirst + 12,
+                                                                    kNo,
+                                                                    kNext + 12));
+    return _mm256_srai_epi16(_mm256_shuffle_epi8(v, upper), 8);
   }
   template <int kByte>
   static __m256 byte_lane(__m256i v) {

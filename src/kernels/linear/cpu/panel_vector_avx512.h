@@ -26,6 +26,7 @@ struct PanelVector {
   static constexpr int kDirectTile = 8;
   static constexpr int kFloatRows = 6;  // 24 accumulators of 32 registers
   static constexpr int kFloatPanels = 2;
+  static constexpr bool kDotsPairs = true;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
@@ -48,6 +49,7 @@ struct PanelVector {
 
 struct PanelVector {
   static constexpr const char* kName = "avx512";
+  static constexpr int64_t kBlockRows = 512;
   using F = __m512;
   using I = __m512i;
   static constexpr int kDirectRows = 8;
@@ -56,6 +58,7 @@ struct PanelVector {
   static constexpr int kIntPanels = 2;
   static constexpr int kFloatRows = 6;  // 24 accumulators
   static constexpr int kFloatPanels = 2;
+  static constexpr bool kDotsPairs = false;
   static constexpr bool kOffsetWeights = true;
 
   static F zero() { return _mm512_setzero_ps(); }

@@ -14,6 +14,7 @@ namespace {
 // Loops over 16 lanes, which the compiler can vectorise for the target.
 struct PanelVector {
   static constexpr const char* kName = "generic";
+  static constexpr int64_t kBlockRows = 512;
   struct F {
     float v[16];
   };
@@ -26,6 +27,7 @@ struct PanelVector {
   static constexpr int kIntPanels = 1;
   static constexpr int kFloatRows = 2;
   static constexpr int kFloatPanels = 1;
+  static constexpr bool kDotsPairs = false;
   static constexpr bool kOffsetWeights = false;
 
   template <typename T, typename Fn>

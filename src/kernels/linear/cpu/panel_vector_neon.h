@@ -12,6 +12,7 @@ namespace {
 
 struct PanelVector {
   static constexpr const char* kName = "neon_dot";
+  static constexpr int64_t kBlockRows = 512;
   struct F {
     float32x4_t v[4];
   };
@@ -24,6 +25,7 @@ struct PanelVector {
   static constexpr int kIntPanels = 1;
   static constexpr int kFloatRows = 3;  // 24 accumulators
   static constexpr int kFloatPanels = 1;
+  static constexpr bool kDotsPairs = false;
   static constexpr bool kOffsetWeights = false;
 
   template <typename T, typename Fn>

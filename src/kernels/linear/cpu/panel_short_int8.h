@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/cpu/panel_access.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cpu {
+
+// Sums over int8 activations and quantised weights for AVX2. Its product of bytes, vpmaddubsw, multiplies u8 by s8, adds
+// two neighbours and saturates at s16. Widening each result to s32 would take as long as multiplying. So weights are
+// taken as the codes that are stored, u8 with their zero point, and as many products as surely fit are added up in s16.
+// Their sum is widened once, and the zero point times the sum of the inputs is subtracted from a group's sum. Bytes of
+// kQ8 have no room for that: few rows multiply magnitudes and move the signs to the inputs; for many rows both sides are
+// widened to s16 once, whose product, vpmaddwd, leaves s32. Everything is exact, and the float operations are those of
+// Int8Panels, so that the bits are the same.
+//
+// Mapping: up to kDirectTile rows of a panel multiply the packed weights as they are unpacked. For more rows a block of
+// inputs is unpacked once, and tiles of kShortRows rows multiply it.
+template <typename V>
+struct ShortInt8Panels {
+  using Access = PanelAccess<V>;
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int kLanes = Access::kLanes;
+  static constexpr int kMaxBlock = 640;      // inputs unpacked at once, a multiple of 32
+  static constexpr int kMaxWideBlock = 320;  // the same of kQ8
+  static constexpr int kChunkRows = 128;     // of kQ8, widened at once
+
+  // Steps of four inputs whose products are added up in s16: 2 * 127 * (largest code) * steps is at most 32767.
+  static constexpr int steps_of(PackedKind kind) {
+    switch (kind) {
+      case PackedKind::kQ5:     // codes up to 31
+      case PackedKind::kMxfp4:  // 24
+        return 4;
+      case PackedKind::kQ6:  // 63
+        return 2;
+      case PackedKind::kQ8:  // magnitudes up to 128
+        return 1;
+      default:  // 15
+        return 8;
+    }
+  }
+  // The codes' zero point, unless the job's is 0.
+  static constexpr int zero_of(PackedKind kind) {
+    switch (kind) {
+      case PackedKind::kQ4:
+        return 8;
+      case PackedKind::kQ5:
+        return 16;
+      case PackedKind::kQ6:
+        return 32;
+      case PackedKind::kMxfp4:
+        return kMxfp4Zero;
+      default:
+        return 0;
+    }
+  }
+
+  // for_each_code visits steps in this order: nibbles in turn from both halves of the group.
+  template <PackedKind kKind>
+  static constexpr int step_at(int visit) {
+    return kKind == PackedKind::kQ8 ? visit
+                                    : visit / 2 + visit % 2 * Access::template num_raws<kKind>;
+  }
+  template <PackedKind kKind>
+  static constexpr int visit_of(int step) {
+    int visit = 0;
+    while (step_at<kKind>(visit) != step) {
+      ++visit;
+    }
+    return visit;
+  }
+
+  template <PackedKind kKind>
+  static I without_zero(const PanelJob& job, I sum, const ActGroup& act) {
+    if constexpr (zero_of(kKind) != 0) {
+      if (job.zero_point != 0) {
+        return V::template subtract_times<zero_of(kKind)>(sum, &act.sum);
+      }
+    }
+    return sum;
+  }
+
+  // What scales a group's integer sums and adds them.
+  struct GroupFactors {
+    F scale;
+    F bias;
+    bool has_bias;
+    F operator()(F acc, I sum, const ActGroup& act) const {
+      acc = V::fma(V::to_float(sum), V::mul(scale, V::set1(act.scale)), acc);
+      return has_bias ? V::fma(bias, V::set1(act.scaled_sum), acc) : acc;
+    }
+  };
+
+  // A few rows of one panel, directly from the packed weights.
+  template <PackedKind kKind, int kRows>
+  static void direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
+    constexpr int kGroup = Access::group_of(kKind);
+    constexpr int kRun = steps_of(kKind);
+    constexpr int64_t kAhead = 2048;
+    const std::byte* weights = Access::panel_at(job, panel);
+    const int8_t* q = rows.q + row * rows.stride;
+    const int64_t stride = rows.stride;
+    const ActGroup* acts = rows.groups + row * rows.group_stride;
+    const int64_t num_groups = job.k / kGroup;
+    const int64_t bytes_per_group = job.panel_bytes / num_groups;
+    // Prefetches run through the scales and into the next panel; hardware prefetchers stop at page boundaries.
+    const std::byte* ahead = weights + kAhead;
+    F acc[kRows];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r] = Access::start(job, row + r, panel, 0);
+    }
+    for (int64_t g = 0; g < num_groups; ++g, q += kGroup) {
+      for (const std::byte* end = ahead + bytes_per_group; ahead < end; ahead += 64) {
+        __builtin_prefetch(ahead);
+      }
+      I shorts[kRows];
+      I sum[kRows];
+      Access::template for_each_code<kKind>(weights, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
+        constexpr int kVisit = visit_of<kKind>(kStep);
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const auto a = V::load_dword(q + r * stride + 4 * kStep);
+          const I products =
+              kKind == PackedKind::kQ8 ? V::multiply_s8(codes, a) : V::multiply_u8(codes, a);
+          shorts[r] = kVisit % kRun == 0 ? products : V::add_s16(shorts[r], products);
+          if constexpr (kVisit % kRun == kRun - 1) {
+            const I widened = V::widen(shorts[r]);
+            sum[r] = kVisit == kRun - 1 ? widened : V::add_s32(sum[r], widened);
+          }
+        }
+      });
+      const GroupFactors add{Access::template group_scale<kKind>(job, weights, g),
+                             Access::template group_bias<kKind>(job, weights, g),
+                             job.has_bias};
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const ActGroup& act = acts[r * rows.group_stride + g];
+        sum[r] = without_zero<kKind>(job, sum[r], act);
+        acc[r] = add(acc[r], sum[r], act);
+      }
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Access::finish(job, row + r, panel, acc[r]);
+    }
+  }
+
+  // One panel's weights of a block of inputs: a vector of codes for each step, or of kQ8 two of s16.
+  struct Block {
+    alignas(64) uint8_t w[kMaxBlock * kLanes];
+    alignas(64) float scale[kMaxBlock / 16][kLanes];
+    alignas(64) float bias[kMaxBlock / 16][kLanes];
+  };
+  static_assert(2 * kMaxWideBlock <= kMaxBlock);
+
+  template <PackedKind kKind>
+  static void unpack(const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, Block& block) {
+    const std::byte* weights = Access::panel_at(job, panel);
+    uint8_t* dst = block.w;
+    for (int64_t g = g0; g < g1; ++g) {
+      Access::template for_each_code<kKind>(weights, g, [&]<int>(I codes) WR_INLINE_LAMBDA {
+        if constexpr (kKind == PackedKind::kQ8) {
+          V::store_raw(dst, V::low_bytes_to_s16(codes));
+          V::store_raw(dst + 64, V::high_bytes_to_s16(codes));
+          dst += 128;
+        } else {
+          V::store_raw(dst, codes);
+          dst += 64;
+        }
+      });
+      V::store(block.scale[g - g0], Access::template group_scale<kKind>(job, weights, g));
+      if (job.has_bias) {
+        V::store(block.bias[g - g0], Access::template group_bias<kKind>(job, weights, g));
+      }
+    }
+  }
+
+  template <PackedKind kKind, int kRows>
+  [[gnu::noinline]] static void tile(const PanelJob& job,
+                                     const Int8Rows& rows,
+                                     const Block& block,
+                                     const TilePlace& at) {
+    constexpr int kGroup = Access::group_of(kKind);
+    constexpr int kRun = steps_of(kKind);
+    constexpr int kRuns = kGroup / 4 / kRun;
+    const int64_t stride = rows.stride;
+    const int8_t* q = rows.q + at.row * stride + at.begin * kGroup;
+    const ActGroup* acts = rows.groups + at.row * rows.group_stride + at.begin;
+    const uint8_t* w = block.w;
+    F acc[kRows];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r] = Access::start(job, at.row + r, at.panel, at.begin);
+    }
+    for (int64_t g = 0; g < at.end - at.begin; ++g, q += kGroup) {
+      I sum[kRows];
+      WR_UNROLL
+      for (int run = 0; run < kRuns; ++run) {
+        I shorts[kRows];
+        WR_UNROLL
+        for (int i = 0; i < kRun; ++i, w += 64) {
+          const I codes = V::load_raw(w);
+          WR_UNROLL
+          for (int r = 0; r < kRows; ++r) {
+            const auto a = V::load_dword(q + r * stride + 4 * step_at<kKind>(run * kRun + i));
+            const I products = V::multiply_u8(codes, a);
+            shorts[r] = i == 0 ? products : V::add_s16(shorts[r], products);
+          }
+        }
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const I widened = V::widen(shorts[r]);
+          sum[r] = run == 0 ? widened : V::add_s32(sum[r], widened);
+        }
+      }
+      const GroupFactors add{
+          V::load(block.scale[g]), job.has_bias ? V::load(block.bias[g]) : V::zero(), job.has_bias};
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const ActGroup& act = acts[r * rows.group_stride + g];
+        sum[r] = without_zero<kKind>(job, sum[r], act);
+        acc[r] = add(acc[r], sum[r], act);
+      }
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Access::finish(job, at.row + r, at.panel, acc[r]);
+    }
+  }
+
+  template <PackedKind kKind>
+  static void tiles(const PanelJob& job, const Int8Rows& rows) {
+    constexpr int kGroup = Access::group_of(kKind);
+    Block block;
+    const int64_t block_groups = Access::block_len(job.k, kMaxBlock) / kGroup;
+    const int64_t num_groups = job.k / kGroup;
+    for (int64_t panel = 0; panel < job.num_panels; ++panel) {
+      for (int64_t g0 = 0; g0 < num_groups; g0 += block_groups) {
+        const int64_t g1 = g0 + block_groups < num_groups ? g0 + block_groups : num_groups;
+        unpack<kKind>(job, panel, g0, g1, block);
+        Access::template for_each_row_tile<V::kShortRows>(
+            job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+              tile<kKind, kRows>(job, rows, block, {row, panel, g0, g1});
+            });
+      }
+    }
+  }
+
+  // Rows of a block of inputs as s16.
+  struct WideRows {
+    alignas(64) int16_t x[kChunkRows][kMaxWideBlock];
+  };
+
+  // kQ8. x: the tile's rows, from the block's first input on.
+  template <int kRows>
+  [[gnu::noinline]] static void wide_tile(const PanelJob& job,
+                                          const ActGroup* acts,
+                                          int64_t group_stride,
+                                          const int16_t (*x)[kMaxWideBlock],
+                                          const Block& block,
+                                          const TilePlace& at) {
+    constexpr int kPairs = 16;  // of inputs in a group
+    const uint8_t* w = block.w;
+    const int16_t* first = x[0];
+    F acc[kRows];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r] = Access::start(job, at.row + r, at.panel, at.begin);
+    }
+    for (int64_t g = 0; g < at.end - at.begin; ++g, first += 2 * kPairs) {
+      I sum[kRows];
+      WR_UNROLL
+      for (int i = 0; i < kPairs; ++i, w += 64) {
+        const I weights = V::load_raw(w);
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const I products =
+              V::multiply_s16(weights, V::load_dword(first + r * kMaxWideBlock + 2 * i));
+          sum[r] = i == 0 ? products : V::add_s32_pinned(sum[r], products);
+        }
+      }
+      const GroupFactors add{
+          V::load(block.scale[g]), job.has_bias ? V::load(block.bias[g]) : V::zero(), job.has_bias};
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        acc[r] = add(acc[r], sum[r], acts[r * group_stride + g]);
+      }
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Access::finish(job, at.row + r, at.panel, acc[r]);
+    }
+  }
+
+  static void wide_tiles(const PanelJob& job, const Int8Rows& rows) {
+    constexpr int kGroup = 32;
+    Block block;
+    WideRows wide;
+    const int64_t block_groups = Access::block_len(job.k, kMaxWideBlock) / kGroup;
+    const int64_t num_groups = job.k / kGroup;
+    for (int64_t row = 0, left = (job.num_rows + kChunkRows - 1) / kChunkRows; left > 0; --left) {
+      const int64_t height = (job.num_rows - row + left - 1) / left;
+      for (int64_t g0 = 0; g0 < num_groups; g0 += block_groups) {
+        const int64_t g1 = g0 + block_groups < num_groups ? g0 + block_groups : num_groups;
+        for (int64_t r = 0; r < height; ++r) {
+          const int8_t* q = rows.q + (row + r) * rows.stride;
+          for (int64_t i = g0 * kGroup; i < g1 * kGroup; ++i) {
+            wide.x[r][i - g0 * kGroup] = q[i];
+          }
+        }
+        for (int64_t panel = 0; panel < job.num_panels; ++panel) {
+          unpack<PackedKind::kQ8>(job, panel, g0, g1, block);
+          Access::template for_each_row_tile<V::kShortRows>(
+              height, [&]<int kRows>(int64_t r) WR_INLINE_LAMBDA {
+                wide_tile<kRows>(job,
+                                 rows.groups + (row + r) * rows.group_stride + g0,
+                                 rows.group_stride,
+                                 wide.x + r,
+                                 block,
+                                 {row + r, panel, g0, g1});
+              });
+        }
+      }
+      row += height;
+    }
+  }
+
+  template <PackedKind kKind>
+  static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
+    if (job.num_rows > V::kDirectRows) {
+      if constexpr (kKind == PackedKind::kQ8) {
+        wide_tiles(job, rows);
+      } else {
+        tiles<kKind>(job, rows);
+      }
+      return;
+    }
+    for (int64_t panel = 0; panel < job.num_panels; ++panel) {
+      Access::template for_each_row_tile<V::kDirectTile>(
+          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+            direct<kKind, kRows>(job, rows, panel, row);
+          });
+    }
+  }
+
+  static void run(const PanelJob& job, const Int8Rows& rows) {
+    switch (job.kind) {
+      case PackedKind::kQ4:
+        return int8_kind<PackedKind::kQ4>(job, rows);
+      case PackedKind::kQ5:
+        return int8_kind<PackedKind::kQ5>(job, rows);
+      case PackedKind::kQ6:
+        return int8_kind<PackedKind::kQ6>(job, rows);
+      case PackedKind::kMxfp4:
+        return int8_kind<PackedKind::kMxfp4>(job, rows);
+      default:
+        return int8_kind<PackedKind::kQ8>(job, rows);
+    }
+  }
+};
+
+}  // namespace warprow::cpu
