@@ -108,7 +108,7 @@ std::vector<float> answers(const PanelKernels& kernels,
                          q.data() + r * kInputs,
                          by32.data() + r * kInputs / 32,
                          by16.data() + r * kInputs / 16);
-    kernels.round_row(x.data() + r * kInputs, kInputs, halves.data() + r * kInputs);
+    kernels.round_row(x.data() + r * kInputs, kInputs, 32, halves.data() + r * kInputs);
   }
   if (w.kind == PackedKind::kBF16) {
     kernels.bf16_panels(job, {halves.data(), kInputs});

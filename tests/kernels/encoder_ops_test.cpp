@@ -4,6 +4,9 @@
 #include "tests/support/encoder_ops_case.h"
 #include "tests/support/gated_case.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -94,6 +97,38 @@ TEST(Gelu, InPlaceAgreesWithDouble) {
             << cpu_isa_name(isa) << ", width " << width;
       }
     }
+  }
+}
+
+// Every segment of the table that AVX-512 has, its ends, and where it ends.
+TEST(Gelu, ExactIsWithin1e7EverywhereWithAvx512) {
+  if (detected_cpu_isa() < CpuIsa::kAvx512) {
+    GTEST_SKIP() << "this machine has no AVX-512";
+  }
+  CpuHarness cpu;
+  const ScopedCpuIsa scope(CpuIsa::kAvx512);
+  std::vector<float> x;
+  for (int i = -4500; i <= 4500; ++i) {
+    x.push_back(static_cast<float>(i) / 500.0F);
+  }
+  std::vector<float> y = x;
+  gelu(*cpu.stream, {make_view(y.data(), 1, static_cast<int64_t>(y.size()))});
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double v = x[i];
+    const double expected = v / 2 * std::erfc(-v * std::sqrt(0.5));
+    ASSERT_NEAR(y[i], expected, 1e-7 * std::max(1.0, std::abs(v))) << "at " << v;
+  }
+}
+
+TEST(Gelu, NanStaysNanAndLargeValuesStay) {
+  CpuHarness cpu;
+  for (const CpuIsa isa : testing::runnable_isas()) {
+    const ScopedCpuIsa scope(isa);
+    std::vector<float> x{std::numeric_limits<float>::quiet_NaN(), 1e30F, -1e3F, 100.0F, 0.0F};
+    gelu(*cpu.stream, {make_view(x.data(), 1, 5)});
+    EXPECT_TRUE(std::isnan(x[0])) << cpu_isa_name(isa);
+    x.erase(x.begin());
+    EXPECT_EQ(x, (std::vector<float>{1e30F, 0.0F, 100.0F, 0.0F})) << cpu_isa_name(isa);
   }
 }
 

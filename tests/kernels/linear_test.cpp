@@ -563,10 +563,10 @@ TEST(LinearIsaTest, AmxAddsBf16ProductsInItsOwnOrder) {
   }
   std::mt19937 rng(31);
   InlineDevice d(1);
-  for (const int32_t k : {1, 2, 31, 32, 33, 96, 653}) {
+  for (const int32_t k : {1, 2, 31, 32, 33, 70, 96, 653}) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng, shape_of(PackedKind::kBF16, n, k));
-      for (const int64_t num_toks : {1, 2, 15, 16, 17, 31, 33, 50}) {
+      for (int64_t num_toks = 1; num_toks <= 50; num_toks += k == 70 || num_toks == 1 ? 1 : 7) {
         const auto x = random_floats(rng, num_toks * k, -1.0F, 1.0F);
         const auto y = run_linear(d, t.w, x, ActFormat::kRounded);
         for (int64_t row = 0; row < num_toks; ++row) {
@@ -587,6 +587,50 @@ TEST(LinearIsaTest, AmxAddsBf16ProductsInItsOwnOrder) {
                 << j;
           }
         }
+      }
+    }
+  }
+}
+
+// More rows than a block has, of which each worker has its own, with biases and strides.
+TEST(LinearIsaTest, RowsOfManyBlocksAreRowsAlone) {
+  constexpr int32_t kN = 50;
+  constexpr int32_t kK = 70;
+  constexpr int64_t kMostRows = 1100;
+  constexpr int64_t kYStride = 67;
+  std::mt19937 rng(37);
+  const TestWeight t = make_weight(rng, shape_of(PackedKind::kBF16, kN, kK));
+  const auto bias = random_floats(rng, kN, -1.0F, 1.0F);
+  const auto x = random_floats(rng, kMostRows * kK, -1.0F, 1.0F);
+  linear_test::AlignedBytes scratch(cpu::linear_scratch_bytes(kMostRows, kK));
+  for (const CpuIsa isa : testing::runnable_isas()) {
+    const ScopedCpuIsa scope(isa);
+    const auto run = [&](InlineDevice& d, int64_t first, int64_t rows, float* y) {
+      LinearArgs args;
+      args.x = make_view(x.data() + first * kK, rows, int64_t{kK});
+      args.y = make_strided(y, rows, int64_t{kN}, kYStride);
+      args.segments[0] = {t.w, bias.data(), 0};
+      args.num_segments = 1;
+      args.act = ActFormat::kRounded;
+      args.scratch = scratch.data();
+      linear(*d.stream, args);
+    };
+    InlineDevice one(1);
+    std::vector<float> alone(static_cast<size_t>(kMostRows * kYStride));
+    for (int64_t row = 0; row < kMostRows; ++row) {
+      run(one, row, 1, alone.data() + row * kYStride);
+    }
+    for (const int32_t workers : {1, 2, 3}) {
+      InlineDevice d(workers);
+      for (const int64_t rows : {int64_t{129}, int64_t{391}, kMostRows}) {
+        std::vector<float> together(alone.size());
+        run(d, 0, rows, together.data());
+        const auto end = static_cast<std::ptrdiff_t>(rows * kYStride);
+        ASSERT_TRUE(std::equal(together.begin(), together.begin() + end, alone.begin()))
+            << cpu_isa_name(isa) << ", " << workers << " workers, " << rows << " rows";
+        ASSERT_TRUE(std::all_of(together.begin() + end, together.end(), [](float v) {
+          return v == 0.0F;
+        })) << "rows behind the last";
       }
     }
   }

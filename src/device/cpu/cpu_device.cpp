@@ -60,8 +60,8 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
     std::byte* base = map_pages(
         bytes, options_.guard_arenas ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
-    if (purpose == ArenaPurpose::kWeights) {
-      // Read completely in every step, and exactly as large as planned: huge pages save TLB misses. Advice only.
+    if (purpose == ArenaPurpose::kWeights || purpose == ArenaPurpose::kWorkspace) {
+      // Exactly as large as planned, and gone through in every step: huge pages save TLB misses. Advice only.
       madvise(base, page_round(bytes), MADV_HUGEPAGE);
     }
     const std::scoped_lock lock(arenas_mutex_);

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "device/cpu/cpu_stream.h"
+#include "device/cpu/home_shares.h"
 #include "kernels/linear/cpu/panel_layout.h"
 
 #include <algorithm>
@@ -37,24 +38,32 @@ class PanelLane {
       for (int64_t g = 0; g < w_.k / w_.group; ++g) {
         dequantise_group(g, out + g * w_.group);
       }
-      return;
-    }
-    for (int64_t i = 0; i < w_.k; ++i) {
-      out[i] = plain(i);
+    } else if (w_.kind == PackedKind::kBF16) {
+      dequantise_pairs(out);
+    } else {
+      for (int64_t i = 0; i < w_.k; ++i) {
+        out[i] = plain(i);
+      }
     }
   }
 
  private:
   [[nodiscard]] float plain(int64_t i) const {
     const int64_t at = i * cpu::kPanelRows + lane_;
-    const int64_t pair = i / 2 * cpu::kPanelRows + lane_;
-    switch (w_.kind) {
-      case PackedKind::kF16:
-        return f16_to_f32(load<uint16_t>(panel_ + at * 2));
-      case PackedKind::kBF16:
-        return bf16_to_f32(load<uint16_t>(panel_ + pair * 4 + i % 2 * 2));
-      default:
-        return load<float>(panel_ + at * 4);
+    return w_.kind == PackedKind::kF16 ? f16_to_f32(load<uint16_t>(panel_ + at * 2))
+                                       : load<float>(panel_ + at * 4);
+  }
+
+  void dequantise_pairs(float* out) const {
+    const std::byte* p = panel_ + lane_ * 4;
+    int64_t i = 0;
+    for (; i + 2 <= w_.k; i += 2, p += cpu::kPanelRows * 4) {
+      const auto pair = load<uint32_t>(p);
+      out[i] = std::bit_cast<float>(pair << 16);
+      out[i + 1] = std::bit_cast<float>(pair & 0xffff0000U);
+    }
+    if (i < w_.k) {
+      out[i] = bf16_to_f32(load<uint16_t>(p));
     }
   }
 
@@ -140,8 +149,8 @@ void cpu::embedding(Stream& stream, const EmbeddingArgs& args) {
   }
   as_cpu(stream).launch("embedding", [args](ComputePool& pool) {
     constexpr int64_t kGrain = 8;
-    pool.parallel_for(
-        args.ids.shape[0], kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+    cpu::parallel_for_at_home(
+        pool, args.ids.shape[0], kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
           gather(args, begin, end);
         });
   });

@@ -2,6 +2,7 @@
 #include "kernels/embedding/place_embedding.h"
 
 #include "device/cpu/cpu_stream.h"
+#include "device/cpu/home_shares.h"
 
 namespace warprow::cpu {
 namespace {
@@ -25,15 +26,16 @@ void place_embedding(Stream& stream, const PlaceEmbeddingArgs& args) {
   WR_CHECK(args.positions_table.empty() || args.positions_table.shape[1] == width);
   WR_CHECK(args.segments_table.empty() || args.segments_table.shape[1] == width);
   as_cpu(stream).launch("place_embedding", [args, width](ComputePool& pool) {
-    pool.parallel_for(args.x.shape[0], 16, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
-      for (int64_t t = begin; t < end; ++t) {
-        add_row(args.positions_table,
-                int64_t{args.positions(t)} + args.first_position,
-                width,
-                args.x.row(t));
-        add_row(args.segments_table, args.ids(t) >> kSegmentShift, width, args.x.row(t));
-      }
-    });
+    parallel_for_at_home(
+        pool, args.x.shape[0], 16, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+          for (int64_t t = begin; t < end; ++t) {
+            add_row(args.positions_table,
+                    int64_t{args.positions(t)} + args.first_position,
+                    width,
+                    args.x.row(t));
+            add_row(args.segments_table, args.ids(t) >> kSegmentShift, width, args.x.row(t));
+          }
+        });
   });
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/norm/layer_norm.h"
 
 #include "device/cpu/cpu_stream.h"
+#include "device/cpu/home_shares.h"
 #include "kernels/norm/layer_norm_loops.h"
 
 namespace warprow::cpu {
@@ -29,8 +30,8 @@ void layer_norm(Stream& stream, const LayerNormArgs& args) {
                            .eps = args.eps};
   const auto run_rows = WR_ISA_PICK(layer_norm_rows);
   as_cpu(stream).launch("layer_norm", [loop, rows, run_rows](ComputePool& pool) {
-    pool.parallel_for(
-        rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
+    parallel_for_at_home(
+        pool, rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
   });
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/norm/rms_norm.h"
 
 #include "device/cpu/cpu_stream.h"
+#include "device/cpu/home_shares.h"
 #include "kernels/norm/rms_norm_loops.h"
 
 namespace warprow::cpu {
@@ -23,8 +24,8 @@ void rms_norm(Stream& stream, const RmsNormArgs& args) {
                          args.eps};
   const auto run_rows = WR_ISA_PICK(rms_norm_rows);
   as_cpu(stream).launch("rms_norm", [loop, rows, run_rows](ComputePool& pool) {
-    pool.parallel_for(
-        rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
+    parallel_for_at_home(
+        pool, rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
   });
 }
 

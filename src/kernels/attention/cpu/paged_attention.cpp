@@ -3,6 +3,7 @@
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "device/cpu/home_shares.h"
 #include "kernels/attention/cpu/kind_of_cache.h"
 #include "kernels/attention/cpu/paged_attention_loops.h"
 
@@ -229,8 +230,8 @@ struct PagedAttention {
     int32_t kv_head = 0;
   };
 
-  // Items of pieces come first. The last part and the last query tile of a row come before its earlier ones,
-  // because they are the longest.
+  // Items of pieces come first. The last part and the last query tile of a row come before its earlier ones, because they
+  // are the longest, but without causality all query tiles are.
   [[nodiscard]] Item item_at(const Scratch& s, int32_t num_pieces, int64_t i) const {
     const int32_t heads = args.kv.num_kv_heads;
     Item item;
@@ -245,7 +246,9 @@ struct PagedAttention {
     }
     const int32_t* starts = s.tiles_before;
     const int32_t* ends = starts + num_rows() + 1;
-    const int64_t at = int64_t{starts[num_rows()]} * heads - 1 - (i - int64_t{num_pieces} * heads);
+    const int64_t from_first = i - int64_t{num_pieces} * heads;
+    const int64_t at =
+        args.causal ? int64_t{starts[num_rows()]} * heads - 1 - from_first : from_first;
     const auto tile = static_cast<int32_t>(at / heads);
     const auto row = static_cast<int32_t>(std::upper_bound(starts, ends, tile) - starts) - 1;
     item.kv_head = static_cast<int32_t>(at % heads);
@@ -277,7 +280,7 @@ struct PagedAttention {
     const int32_t num_pieces = plan(s, workers);
     const int64_t items = int64_t{num_pieces + s.tiles_before[num_rows()]} * args.kv.num_kv_heads;
     const int64_t grain = std::clamp<int64_t>(items / (kItemsPerWorker * workers), 1, 8);
-    pool.parallel_for(items, grain, [&](int64_t begin, int64_t end, int32_t worker) {
+    const auto run = [&](int64_t begin, int64_t end, int32_t worker) {
       Item item = item_at(s, num_pieces, begin);
       for (int64_t i = begin; i < end; ++i) {
         Item next;
@@ -290,7 +293,8 @@ struct PagedAttention {
         end_item(s, item);
         item = next;
       }
-    });
+    };
+    parallel_for_at_home(pool, items, grain, run, args.causal);
   }
 };
 

@@ -5,6 +5,7 @@
 #include "base/float8.h"
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "device/cpu/home_shares.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/linear/cpu/panel_kernels.h"
@@ -83,7 +84,8 @@ class LinearRun {
         k_(args.x.shape[1]),
         x_(args.x.f32()),
         y_(args.y.f32()),
-        rows_(args.scratch, num_toks_, k_) {}
+        tile_rows_(cpu::RoundedRows::tile_rows(kernels_, num_toks_)),
+        rows_(args.scratch, num_toks_, k_, tile_rows_) {}
 
   void run() {
     if (args_.segments[0].w.inputs != F8Inputs::kNone) {
@@ -98,25 +100,46 @@ class LinearRun {
       num_pairs += ceil_div<int64_t>(args_.segments[s].w.n, kPairOutputs);
     }
     first_pair_[args_.num_segments] = num_pairs;
-    const int64_t num_blocks = ceil_div(num_toks_, kernels_.block_rows);
-    const int64_t block_rows = ceil_div(num_toks_, num_blocks);
-    const int64_t items = num_blocks * num_pairs;
+    const int64_t block_rows = rows_of_block();
+    const int64_t items = ceil_div(num_toks_, block_rows) * num_pairs;
     const int64_t grain = std::clamp<int64_t>(ceil_div(items, num_pieces()), 1, kMaxGrain);
-    pool_.parallel_for(items, grain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
-      while (begin < end) {
-        const int64_t pair = begin % num_pairs;
-        const int64_t count = std::min(end - begin, num_pairs - pair);
-        const int64_t row = begin / num_pairs * block_rows;
-        piece(pair, pair + count, row, std::min(num_toks_, row + block_rows));
-        begin += count;
-      }
-    });
+    cpu::parallel_for_at_home(
+        pool_, items, grain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+          while (begin < end) {
+            const int64_t pair = begin % num_pairs;
+            const int64_t count = std::min(end - begin, num_pairs - pair);
+            const int64_t row = begin / num_pairs * block_rows;
+            piece(pair, pair + count, row, std::min(num_toks_, row + block_rows));
+            begin += count;
+          }
+        });
   }
 
  private:
   static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
   static constexpr int64_t kMaxGrain = 64;
-  static constexpr int64_t kSerialElems = 8192;  // below this, waking the pool costs more
+  static constexpr int64_t kMinBlockRows = 64;      // for which each worker reads the weights
+  static constexpr int64_t kSharedBytes = 4 << 20;  // of weights that each worker may read
+  static constexpr int64_t kSerialElems = 8192;     // below this, waking the pool costs more
+
+  // Rows that are multiplied together. Each worker has blocks of its own if that costs little: then it finds the rows,
+  // and the next operation finds the products, in its core's cache.
+  [[nodiscard]] int64_t rows_of_block() const {
+    int64_t num_blocks = ceil_div(num_toks_, kernels_.block_rows);
+    int64_t weight_bytes = 0;
+    bool tiles = tile_rows_ > 0;
+    for (int s = 0; s < args_.num_segments; ++s) {
+      const PackedWeight& w = args_.segments[s].w;
+      weight_bytes += int64_t{w.n} * w.k * 2;
+      tiles = tiles && w.kind == PackedKind::kBF16;
+    }
+    const int64_t workers = pool_.num_workers();
+    if (tiles && weight_bytes <= kSharedBytes && num_toks_ >= kMinBlockRows * workers) {
+      num_blocks = round_up(num_blocks, workers);
+    }
+    const int64_t rows = ceil_div(num_toks_, num_blocks);
+    return tile_rows_ > 0 ? round_up(rows, 2 * tile_rows_) : rows;
+  }
 
   // Number of pieces of a pass. With few rows the weights stream from memory and every new piece starts with
   // a few cold cache lines, so pieces are few. With many rows a piece takes long, and small pieces balance
@@ -147,7 +170,7 @@ class LinearRun {
     if (num_toks_ * k_ <= kSerialElems) {
       rows(0, num_toks_, 0);
     } else {
-      pool_.parallel_for(num_toks_, ceil_div(num_toks_, num_pieces()), rows);
+      cpu::parallel_for_at_home(pool_, num_toks_, ceil_div(num_toks_, num_pieces()), rows);
     }
   }
 
@@ -187,6 +210,7 @@ class LinearRun {
   int64_t k_;
   View<const float, 2> x_;
   View<float, 2> y_;
+  int64_t tile_rows_;
   cpu::RoundedRows rows_;
   int64_t first_pair_[kMaxLinearSegments + 1] = {};
 };

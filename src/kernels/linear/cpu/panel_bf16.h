@@ -273,17 +273,26 @@ struct Bf16Panels {
     }
   }
 
-  // Rounds to nearest, ties to even; NaN stays NaN. Appends zeros, up to a multiple of 32.
-  static void round_row(const float* x, int64_t k, uint16_t* out) {
-    for (int64_t i = 0; i < k; ++i) {
+  static void round_some(const float* x, int64_t n, uint16_t* out) {
+    for (int64_t i = 0; i < n; ++i) {
       uint32_t bits;
       __builtin_memcpy(&bits, x + i, sizeof bits);
       const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
       const uint32_t quiet = (bits >> 16) | 0x40U;
       out[i] = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
     }
-    for (int64_t i = k; i % 32 != 0; ++i) {
-      out[i] = 0;
+  }
+
+  // Rounds to nearest, ties to even; NaN stays NaN.
+  static void round_row(const float* x, int64_t k, int64_t step, uint16_t* out) {
+    for (; k >= 32; k -= 32, x += 32, out += step) {
+      round_some(x, 32, out);
+    }
+    if (k > 0) {
+      round_some(x, k, out);
+      for (int64_t i = k; i < 32; ++i) {
+        out[i] = 0;
+      }
     }
   }
 };

@@ -34,7 +34,9 @@ const PanelKernels& panel_kernels() {
     PanelKernels kernels = panel_kernels_avx512();
     kernels.name = "amx";
     kernels.int8_panels = &int8_panels_amx_or_avx512;
+    kernels.round_row = &round_row_amx;
     kernels.bf16_panels = &bf16_panels_amx;
+    kernels.takes_tiles = true;
     return kernels;
   }();
   if (cpu_isa() >= CpuIsa::kAmx) {

@@ -56,6 +56,9 @@ struct Int8Rows {
 struct Bf16Rows {
   const uint16_t* x;  // [num_rows, k], padded with zeros to a multiple of 32
   int64_t stride;     // even
+  // 0: a row's inputs lie together. Else so many rows, at most 16, are a tile of tile_rows * stride elements: 32 inputs of
+  // each of them, then the next 32 inputs. Then x is the first row of a tile, and the last tile is whole.
+  int64_t tile_rows = 0;
 };
 
 struct PanelKernels {
@@ -66,15 +69,17 @@ struct PanelKernels {
   void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
   void (*float_panels)(const PanelJob& job, const FloatRows& rows);
   void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
-  // Rounds k floats to bf16, [round_up(k, 32)], with zeros behind them.
-  void (*round_row)(const float* x, int64_t k, uint16_t* out);
+  // Rounds k floats to bf16, with zeros behind them up to a multiple of 32. Each 32 are `step` elements behind those before.
+  void (*round_row)(const float* x, int64_t k, int64_t step, uint16_t* out);
   void (*bf16_panels)(const PanelJob& job, const Bf16Rows& rows);  // PackedKind::kBF16
+  bool takes_tiles = false;  // bf16_panels does: Bf16Rows::tile_rows
 };
 
 WR_ISA_DECLARE(const PanelKernels&, panel_kernels, ());
 const PanelKernels& panel_kernels_neon();  // ARMv8.2 with the int8 dot product
 void bf16_panels_avx512bf16(const PanelJob& job, const Bf16Rows& rows);
 void int8_panels_amx(const PanelJob& job, const Int8Rows& rows);
+void round_row_amx(const float* x, int64_t k, int64_t step, uint16_t* out);
 void bf16_panels_amx(const PanelJob& job, const Bf16Rows& rows);
 
 // The set for this CPU, by cpu_isa().

@@ -31,6 +31,10 @@ void WR_ISA_NAME(int8_panels)(const PanelJob& job, const Int8Rows& rows) {
   AmxInt8Panels<PanelVector>::run(job, rows);
 }
 
+void WR_ISA_NAME(round_row)(const float* x, int64_t k, int64_t step, uint16_t* out) {
+  AmxBf16Panels<PanelVector>::round_row(x, k, step, out);
+}
+
 void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
   AmxBf16Panels<PanelVector>::run(job, rows);
 }

@@ -96,6 +96,13 @@ struct PanelVector {
   static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
   static I load_raw(const void* p) { return _mm512_loadu_si512(p); }
   static void store_raw(void* p, I v) { _mm512_storeu_si512(p, v); }
+#if defined(__AVX512BF16__)
+  // Rounds first and then second to 32 bf16.
+  static void store_bf16(void* p, F first, F second) {
+    const __m512bh both = _mm512_cvtne2ps_pbh(second, first);
+    __builtin_memcpy(p, &both, sizeof both);
+  }
+#endif
 
   template <int kByte>
   static F byte_to_float(I v) {

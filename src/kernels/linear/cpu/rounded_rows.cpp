@@ -10,6 +10,9 @@
 namespace warprow::cpu {
 namespace {
 
+constexpr int64_t kMaxTileRows = 16;
+constexpr int64_t kTileInputs = 32;
+
 bool multiplies_int8(const PackedWeight& w, ActFormat act) {
   return act == ActFormat::kRounded && is_quantised(w.kind);
 }
@@ -35,7 +38,7 @@ RoundedRows::Layout RoundedRows::layout_of(int64_t num_rows, int64_t k) {
       layout.by32_offset + round_up<int64_t>(num_rows * layout.groups * group_bytes, 64);
   layout.bf16_offset =
       layout.by16_offset + round_up<int64_t>(num_rows * layout.groups * 2 * group_bytes, 64);
-  layout.total_bytes = layout.bf16_offset + num_rows * layout.q_stride * 2;
+  layout.total_bytes = layout.bf16_offset + round_up(num_rows, kMaxTileRows) * layout.q_stride * 2;
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
   layout.total_bytes = std::max(layout.total_bytes, num_rows * k * float_bytes);
   return layout;
@@ -45,15 +48,19 @@ size_t RoundedRows::bytes(int64_t num_rows, int64_t k) {
   return static_cast<size_t>(layout_of(num_rows, k).total_bytes);
 }
 
-RoundedRows::RoundedRows(std::byte* scratch, int64_t num_rows, int64_t k)
-    : scratch_(scratch), k_(k), layout_(layout_of(num_rows, k)) {}
+int64_t RoundedRows::tile_rows(const PanelKernels& kernels, int64_t num_rows) {
+  return kernels.takes_tiles ? ceil_div(num_rows, ceil_div(num_rows, kMaxTileRows)) : 0;
+}
+
+RoundedRows::RoundedRows(std::byte* scratch, int64_t num_rows, int64_t k, int64_t tile_rows)
+    : scratch_(scratch), k_(k), tile_rows_(tile_rows), layout_(layout_of(num_rows, k)) {}
 
 void RoundedRows::round(const PanelKernels& kernels,
                         const RowForms& forms,
                         const float* x,
                         int64_t row) const {
   if (forms.bf16) {
-    kernels.round_row(x, k_, bf16(row));
+    kernels.round_row(x, k_, kTileInputs * std::max<int64_t>(tile_rows_, 1), bf16(row));
   }
   if (forms.int8) {
     kernels.quantise_row(x, k_, q(row), by32(row), forms.by16 ? by16(row) : nullptr);
@@ -82,7 +89,7 @@ void RoundedRows::multiply(const PanelKernels& kernels,
                            int64_t first_row,
                            const FloatRows& x) const {
   if (multiplies_bf16(w, act)) {
-    kernels.bf16_panels(job, {bf16(first_row), layout_.q_stride});
+    kernels.bf16_panels(job, {bf16(first_row), layout_.q_stride, tile_rows_});
   } else if (!multiplies_int8(w, act)) {
     kernels.float_panels(job, x);
   } else if (w.group == 16) {
@@ -102,7 +109,12 @@ ActGroup* RoundedRows::by16(int64_t row) const {
   return reinterpret_cast<ActGroup*>(scratch_ + layout_.by16_offset) + row * layout_.groups * 2;
 }
 uint16_t* RoundedRows::bf16(int64_t row) const {
-  return reinterpret_cast<uint16_t*>(scratch_ + layout_.bf16_offset) + row * layout_.q_stride;
+  auto* all = reinterpret_cast<uint16_t*>(scratch_ + layout_.bf16_offset);
+  if (tile_rows_ == 0) {
+    return all + row * layout_.q_stride;
+  }
+  const int64_t in_tile = row % tile_rows_;
+  return all + (row - in_tile) * layout_.q_stride + in_tile * kTileInputs;
 }
 
 PanelJob panel_job(const PackedWeight& w, int64_t first, int64_t last) {

@@ -28,18 +28,21 @@ class RoundedRows {
  public:
   // Scratch for this many rows in all forms, or in float32 (floats).
   static size_t bytes(int64_t num_rows, int64_t k);
+  // Rows of a tile that suits so many rows, all tiles about equally high. 0: the kernels have no tiles.
+  static int64_t tile_rows(const PanelKernels& kernels, int64_t num_rows);
 
-  RoundedRows(std::byte* scratch, int64_t num_rows, int64_t k);
+  // tile_rows: of the form bf16, see Bf16Rows.
+  RoundedRows(std::byte* scratch, int64_t num_rows, int64_t k, int64_t tile_rows = 0);
 
   // Rounds k floats to each of the forms of row `row`.
   void round(const PanelKernels& kernels, const RowForms& forms, const float* x, int64_t row) const;
-  // Copies all forms of a row.
+  // Copies all forms of a row. Without tiles.
   void copy(const RowForms& forms, int64_t from, int64_t to) const;
   // Room for the rows in float32, [num_rows, k], in place of all other forms.
   [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(scratch_); }
 
   // Runs the panels of a job on w, for job.num_rows rows from first_row on. x: the same rows in float32, which
-  // matrices read that need no other form.
+  // matrices read that need no other form. With tiles first_row is that of a tile.
   void multiply(const PanelKernels& kernels,
                 const PanelJob& job,
                 const PackedWeight& w,
@@ -48,8 +51,8 @@ class RoundedRows {
                 const FloatRows& x) const;
 
  private:
-  // In scratch: all q, then all groups of 32, then all groups of 16, then all bf16 rows, whose stride in elements is
-  // the q rows' stride.
+  // In scratch: all q, then all groups of 32, then all groups of 16, then all bf16 rows, up to a whole tile, whose stride
+  // in elements is the q rows' stride.
   struct Layout {
     int64_t q_stride = 0;     // bytes; also elements
     int64_t groups = 0;       // of 32 inputs, in a row
@@ -63,10 +66,11 @@ class RoundedRows {
   [[nodiscard]] int8_t* q(int64_t row) const;
   [[nodiscard]] ActGroup* by32(int64_t row) const;
   [[nodiscard]] ActGroup* by16(int64_t row) const;
-  [[nodiscard]] uint16_t* bf16(int64_t row) const;
+  [[nodiscard]] uint16_t* bf16(int64_t row) const;  // a row's first inputs
 
   std::byte* scratch_;
   int64_t k_;
+  int64_t tile_rows_;
   Layout layout_;
 };
 
