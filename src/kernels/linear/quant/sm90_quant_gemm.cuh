@@ -10,7 +10,7 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/linear/quant/quant_numbers.cuh"
+#include "kernels/linear/quant/shared_tile.cuh"
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm90_outputs.cuh"
 
@@ -39,10 +39,7 @@ struct QuantParams {
   Params p;
   int32_t stage_bytes;
   int32_t tile_bytes;
-  int32_t group;
-  int32_t zero_point;
-  bool has_zeros;
-  bool has_bias;
+  ScaleGroups scales;
 };
 
 constexpr int kStageInputs = kQuantTileCols;
@@ -118,12 +115,6 @@ struct Producer {
   }
 };
 
-__device__ __forceinline__ float2 load_shared_floats(uint32_t shared) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared) : "memory");
-  return v;
-}
-
 // A warpgroup's products with 64 rows of w.
 template <PackedKind kKind, bool kF32Scales, int kCols>
 class Multiplier {
@@ -139,21 +130,24 @@ class Multiplier {
       : q_(q),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {
-    if constexpr (kF32Scales) {
-      scales_[0].set_zero(0, q.zero_point);
-      scales_[1].set_zero(1, q.zero_point);
-    } else {
-      scales_[0].zero = scales_[1].zero = Numbers::zero_of(q.zero_point);
-    }
+    set_zero_point<kKind, kF32Scales>(q.scales.zero_point, scales_);
   }
 
-  __device__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
+  __device__ void run(const Place& at, const Ring& ring, float (&sum)[kCols / 2]) {
+    with_scale_groups<kKind, kF32Scales>(q_.scales, [&]<int kGroupSteps, bool kHasMore> {
+      run<SharedTile<kKind, kF32Scales, kGroupSteps, kHasMore>, kGroupSteps>(at, ring, sum);
+    });
+  }
+
+ private:
+  template <typename Tile, int kGroupSteps>
+  __device__ __forceinline__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
     if constexpr (kByWarps) {
       float of_warp[kCols / 8][4] = {};
       for (int step = 0; step < at.num_steps; ++step, ring.next()) {
         barrier_wait(ring.full(), ring.phase);
         const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
-        by_group([&]<int kGroupSteps> { multiply_by_warp<kGroupSteps>(x, of_warp); });
+        multiply_by_warp<kGroupSteps>(Tile(w_of(x), lane_), x, of_warp);
         release(ring);
       }
 #pragma unroll
@@ -167,7 +161,7 @@ class Multiplier {
         const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
 #pragma unroll
         for (int first = 0; first < 8; first += kSteps) {
-          by_group([&]<int kGroupSteps> { multiply<kGroupSteps>(x, first, sum); });
+          multiply<kGroupSteps>(Tile(w_of(x), lane_), x, first, sum);
         }
         release(ring);
       }
@@ -175,24 +169,6 @@ class Multiplier {
     }
   }
 
- private:
-  // f: takes the steps of a group.
-  template <typename F>
-  __device__ __forceinline__ void by_group(F&& f) const {
-    if constexpr (kF32Scales) {
-      if (q_.group == 32) {
-        f.template operator()<2>();
-      } else {
-        f.template operator()<1>();
-      }
-    } else if (kKind == PackedKind::kF8 || q_.group == 128) {
-      f.template operator()<8>();
-    } else if (q_.group == 64) {
-      f.template operator()<4>();
-    } else {
-      f.template operator()<2>();
-    }
-  }
   // Loads of warps may still be on their way when the products that use them are only queued (mbarrier.cuh). wgmma has its
   // operands when it is waited for.
   __device__ __forceinline__ void release(const Ring& ring) const {
@@ -208,44 +184,27 @@ class Multiplier {
     return x + kCols * 256 + warp_ * q_.tile_bytes;
   }
 
-  // kQ6's upper bits.
-  [[nodiscard]] __device__ __forceinline__ uint4 upper_bits(uint32_t w) const {
-    if constexpr (kKind == PackedKind::kQ6) {
-      return load_shared_four(w + quant_number_bytes(PackedKind::kQ4) + lane_ * 16);
-    }
-    return {};
-  }
-  __device__ __forceinline__ void decode(const uint4& words,
-                                         const uint4& upper,
-                                         int step,
-                                         uint32_t (&d)[4]) const {
-    if constexpr (kKind == PackedKind::kQ6) {
-      Numbers::decode(words, upper, step, scales_, d);
-    } else {
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d);
-    }
-  }
-
   // A warp's 16 rows, two steps at a time.
-  template <int kGroupSteps>
-  __device__ __forceinline__ void multiply_by_warp(uint32_t x, float (&sum)[kCols / 8][4]) {
-    const uint32_t w = w_of(x);
-    const uint4 upper = upper_bits(w);
+  template <int kGroupSteps, typename Tile>
+  __device__ __forceinline__ void multiply_by_warp(const Tile& tile,
+                                                   uint32_t x,
+                                                   float (&sum)[kCols / 8][4]) {
+    const uint4 upper = tile.upper_bits();
     uint4 words = {};
 #pragma unroll
     for (int step = 0; step < 8; step += 2) {
       if (step % kGroupSteps == 0) {
-        read_scales(w, step / kGroupSteps);
+        tile.read_scales(step / kGroupSteps, scales_);
       }
       if (step % Numbers::kStepsOfLoad == 0) {
-        words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
+        words = tile.words(step / Numbers::kStepsOfLoad);
       }
       uint32_t d[2][4];
-      decode(words, upper, step, d[0]);
+      Tile::decode(words, upper, step, scales_, d[0]);
       if (kGroupSteps == 1) {
-        read_scales(w, step + 1);
+        tile.read_scales(step + 1, scales_);
       }
-      decode(words, upper, step + 1, d[1]);
+      Tile::decode(words, upper, step + 1, scales_, d[1]);
       const uint32_t chunk = static_cast<uint32_t>(step % 4 * 2 + lane_ / 8);  // of 8 inputs, of 64
       const uint32_t row = x + step / 4 * (kCols * 128) + lane_ % 8 * 128;
       const uint32_t at = row + (chunk ^ static_cast<uint32_t>(lane_ % 8)) * 16;
@@ -260,22 +219,24 @@ class Multiplier {
   }
 
   // A warpgroup's 64 rows. kGroupSteps: steps of a group.
-  template <int kGroupSteps>
-  __device__ __forceinline__ void multiply(uint32_t x, int first, float (&sum)[kCols / 2]) {
-    const uint32_t w = w_of(x);
+  template <int kGroupSteps, typename Tile>
+  __device__ __forceinline__ void multiply(const Tile& tile,
+                                           uint32_t x,
+                                           int first,
+                                           float (&sum)[kCols / 2]) {
     uint32_t d[kSteps][4];
-    const uint4 upper = upper_bits(w);
+    const uint4 upper = tile.upper_bits();
     uint4 words = {};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int step = first + i;
       if (i == 0 || step % kGroupSteps == 0) {
-        read_scales(w, step / kGroupSteps);
+        tile.read_scales(step / kGroupSteps, scales_);
       }
       if (step % Numbers::kStepsOfLoad == 0) {
-        words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
+        words = tile.words(step / Numbers::kStepsOfLoad);
       }
-      decode(words, upper, step, d[i]);
+      Tile::decode(words, upper, step, scales_, d[i]);
     }
     wgmma_fence();
 #pragma unroll
@@ -287,40 +248,6 @@ class Multiplier {
     // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile. Other warpgroups keep the
     // tensor cores busy.
     wgmma_wait<0>();
-  }
-
-  __device__ __forceinline__ void read_scales(uint32_t w, int group) {
-    if constexpr (kF32Scales) {
-      read_f32_scales(w, group);
-    } else {
-      read_bf16_scales(w, group);
-    }
-  }
-  __device__ __forceinline__ void read_f32_scales(uint32_t w, int group) {
-    const uint32_t all = w + quant_number_bytes(kKind);
-    const int first = group * kQuantTileRows + lane_ / 4;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (q_.has_bias) {
-        const float2 both = load_shared_floats(all + (first + i * 8) * 8);
-        scales_[i].set_scale(i, both.x, both.y);
-      } else {
-        const uint32_t scale = load_shared(all + (first + i * 8) * 4);
-        scales_[i].set_scale(i, __uint_as_float(scale), -0.0F);
-      }
-    }
-  }
-  __device__ __forceinline__ void read_bf16_scales(uint32_t w, int group) {
-    const uint32_t at = w + quant_number_bytes(kKind) + group * kQuantTileRows * 4 + lane_ / 4 * 4;
-    scales_[0].set_scale(load_shared(at));
-    scales_[1].set_scale(load_shared(at + 32));
-    if (kKind != PackedKind::kF8 && q_.has_zeros) {
-      const uint32_t zeros = w + quant_number_bytes(kKind) +
-                             kQuantTileCols / q_.group * kQuantTileRows * 4 +
-                             group * kQuantTileRows + lane_ / 4;
-      scales_[0].zero = Numbers::zero_of(load_shared_byte(zeros));
-      scales_[1].zero = Numbers::zero_of(load_shared_byte(zeros + 8));
-    }
   }
 
   const QuantParams& q_;
@@ -454,10 +381,7 @@ void launch_sm90_quant(Stream& stream,
            reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0},
       sm90_quant_stage_bytes(plan, weight),
       quant_tile_bytes(weight),
-      weight.group,
-      weight.zero_point,
-      weight.has_zero_points,
-      weight.has_bias};
+      {weight.group, weight.zero_point, weight.has_zero_points, weight.has_bias}};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
