@@ -28,17 +28,31 @@ class SharedTile {
         scales_(tile + quant_number_bytes(kKind) + lane / 4 * kRowBytes),
         zeros_(tile + quant_number_bytes(kKind) + kGroups * kQuantTileRows * 4 + lane / 4) {}
 
-  // The lane's numbers of kStepsOfLoad steps from step i * kStepsOfLoad on.
-  [[nodiscard]] __device__ __forceinline__ uint4 words(int i) const {
-    return load_shared_four(numbers_ + i * 512);
+  static constexpr int kGroups = 8 / kGroupSteps;
+  static constexpr int kLoads = 8 / Numbers::kStepsOfLoad;
+
+  // A lane's numbers.
+  struct Words {
+    uint4 of[kLoads];
+    uint4 upper;  // kQ6's upper bits
+  };
+  // Those of kStepsOfLoad steps from step i * kStepsOfLoad on.
+  __device__ __forceinline__ void read(Words& to, int i) const {
+    to.of[i] = load_shared_four(numbers_ + i * 512);
   }
-  // kQ6's upper bits.
-  [[nodiscard]] __device__ __forceinline__ uint4 upper_bits() const {
+  __device__ __forceinline__ void read_upper(Words& to) const {
     if constexpr (kKind == PackedKind::kQ6) {
-      return load_shared_four(numbers_ + quant_number_bytes(PackedKind::kQ4));
+      to.upper = load_shared_four(numbers_ + quant_number_bytes(PackedKind::kQ4));
     }
-    return {};
   }
+  __device__ __forceinline__ void read(Words& to) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      read(to, i);
+    }
+    read_upper(to);
+  }
+
   __device__ __forceinline__ void read_scales(int group, Scale (&scales)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -57,21 +71,20 @@ class SharedTile {
       }
     }
   }
-  // step: of the tile. words: those that have it.
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                const uint4& upper,
+  // step: of the tile.
+  __device__ __forceinline__ static void decode(const Words& words,
                                                 int step,
                                                 const Scale (&scales)[2],
                                                 uint32_t (&d)[4]) {
+    const uint4& four = words.of[step / Numbers::kStepsOfLoad];
     if constexpr (kKind == PackedKind::kQ6) {
-      Numbers::decode(words, upper, step, scales, d);
+      Numbers::decode(four, words.upper, step, scales, d);
     } else {
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
+      Numbers::decode(four, step % Numbers::kStepsOfLoad, scales, d);
     }
   }
 
  private:
-  static constexpr int kGroups = 8 / kGroupSteps;
   static constexpr int kRowBytes = kF32Scales && kHasMore ? 8 : 4;
 
   uint32_t numbers_;

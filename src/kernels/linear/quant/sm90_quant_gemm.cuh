@@ -123,6 +123,9 @@ class Multiplier {
   // For few rows, warps on their own (mma) do not wait for products before they make numbers for the next. Both have the same
   // bits.
   static constexpr bool kByWarps = kCols <= 32;
+  // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with one. With
+  // others that took longer (docs/experiments/linears_cuda.md).
+  static constexpr bool kReadsAhead = kF32Scales;
   // Steps of 16 inputs whose numbers are in registers at once.
   static constexpr int kSteps = kCols == 128 ? 4 : 8;
 
@@ -144,12 +147,7 @@ class Multiplier {
   __device__ __forceinline__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
     if constexpr (kByWarps) {
       float of_warp[kCols / 8][4] = {};
-      for (int step = 0; step < at.num_steps; ++step, ring.next()) {
-        barrier_wait(ring.full(), ring.phase);
-        const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
-        multiply_by_warp<kGroupSteps>(Tile(w_of(x), lane_), x, of_warp);
-        release(ring);
-      }
+      run_by_warps<Tile, kGroupSteps>(at, ring, of_warp);
 #pragma unroll
       for (int i = 0; i < kCols / 2; ++i) {
         sum[i] = of_warp[i / 4][i % 4];
@@ -184,30 +182,75 @@ class Multiplier {
     return x + kCols * 256 + warp_ * q_.tile_bytes;
   }
 
-  // A warp's 16 rows, two steps at a time.
-  template <int kGroupSteps, typename Tile>
+  // All tiles of a warp.
+  template <typename Tile, int kGroupSteps>
+  __device__ __forceinline__ void run_by_warps(const Place& at,
+                                               Ring ring,
+                                               float (&sum)[kCols / 8][4]) {
+    int num_steps = at.num_steps;
+    if constexpr (kReadsAhead) {
+      // From a lane of the warp, so that the compiler keeps them and does not compute them again for each tile.
+      ring.data = __shfl_sync(~0U, ring.data, 0);
+      ring.barriers = __shfl_sync(~0U, ring.barriers, 0);
+      num_steps = __shfl_sync(~0U, num_steps, 0);
+    }
+    const auto stage_of = [&](const Ring& r) { return r.data + r.stage * q_.stage_bytes; };
+    typename Tile::Words next;
+    if (kReadsAhead && num_steps > 0) {
+      barrier_wait(ring.full(), ring.phase);
+      Tile(w_of(stage_of(ring)), lane_).read(next);
+    }
+#pragma unroll 1
+    for (int step = 0; step < num_steps; ++step) {
+      Ring behind = ring;
+      behind.next();
+      const auto read_next = [&] {
+        if (kReadsAhead && step + 1 < num_steps) {
+          barrier_wait(behind.full(), behind.phase);
+          Tile(w_of(stage_of(behind)), lane_).read(next);
+        }
+      };
+      const uint32_t x = stage_of(ring);
+      const Tile tile(w_of(x), lane_);
+      typename Tile::Words words;
+      if constexpr (kReadsAhead) {
+        words = next;
+      } else {
+        barrier_wait(ring.full(), ring.phase);
+      }
+      multiply_by_warp<kGroupSteps>(tile, words, x, sum, read_next);
+      release(ring);
+      ring = behind;
+    }
+  }
+
+  // A warp's 16 rows, two steps at a time. words: read already if kReadsAhead. in_the_middle: called between two steps.
+  template <int kGroupSteps, typename Tile, typename InTheMiddle>
   __device__ __forceinline__ void multiply_by_warp(const Tile& tile,
+                                                   typename Tile::Words& words,
                                                    uint32_t x,
-                                                   float (&sum)[kCols / 8][4]) {
-    const uint4 upper = tile.upper_bits();
-    uint4 words = {};
+                                                   float (&sum)[kCols / 8][4],
+                                                   const InTheMiddle& in_the_middle) {
+    const uint32_t lane_at =
+        x + lane_ % 8 * 128 + static_cast<uint32_t>(lane_ / 8 ^ lane_ % 8) * 16;
 #pragma unroll
     for (int step = 0; step < 8; step += 2) {
+      if (step == 4) {
+        in_the_middle();
+      }
+      const uint32_t at = (lane_at ^ step % 4 * 32U) + step / 4 * (kCols * 128);
       if (step % kGroupSteps == 0) {
         tile.read_scales(step / kGroupSteps, scales_);
       }
-      if (step % Numbers::kStepsOfLoad == 0) {
-        words = tile.words(step / Numbers::kStepsOfLoad);
+      if (!kReadsAhead && step % Numbers::kStepsOfLoad == 0) {
+        tile.read(words, step / Numbers::kStepsOfLoad);
       }
       uint32_t d[2][4];
-      Tile::decode(words, upper, step, scales_, d[0]);
+      Tile::decode(words, step, scales_, d[0]);
       if (kGroupSteps == 1) {
         tile.read_scales(step + 1, scales_);
       }
-      Tile::decode(words, upper, step + 1, scales_, d[1]);
-      const uint32_t chunk = static_cast<uint32_t>(step % 4 * 2 + lane_ / 8);  // of 8 inputs, of 64
-      const uint32_t row = x + step / 4 * (kCols * 128) + lane_ % 8 * 128;
-      const uint32_t at = row + (chunk ^ static_cast<uint32_t>(lane_ % 8)) * 16;
+      Tile::decode(words, step + 1, scales_, d[1]);
 #pragma unroll
       for (int t = 0; t < kCols / 8; ++t) {
         uint32_t b[4];
@@ -225,8 +268,8 @@ class Multiplier {
                                            int first,
                                            float (&sum)[kCols / 2]) {
     uint32_t d[kSteps][4];
-    const uint4 upper = tile.upper_bits();
-    uint4 words = {};
+    typename Tile::Words words = {};
+    tile.read_upper(words);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int step = first + i;
@@ -234,9 +277,9 @@ class Multiplier {
         tile.read_scales(step / kGroupSteps, scales_);
       }
       if (step % Numbers::kStepsOfLoad == 0) {
-        words = tile.words(step / Numbers::kStepsOfLoad);
+        tile.read(words, step / Numbers::kStepsOfLoad);
       }
-      Tile::decode(words, upper, step, scales_, d[i]);
+      Tile::decode(words, step, scales_, d[i]);
     }
     wgmma_fence();
 #pragma unroll
