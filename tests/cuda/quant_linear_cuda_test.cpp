@@ -220,7 +220,7 @@ class QuantLinearTest : public CudaTest {
 
   // The same weights in bf16 have the same bits where the order of sums is the same.
   void check_bf16(const Product& p) {
-    for (const int32_t m : {1, 33, 200}) {
+    for (const int32_t m : {1, 8, 9, 32, 33, 200}) {
       arena().reset();
       const Loaded l = load(p, 3, m);
       Sm90GemmArgs args;
@@ -349,6 +349,8 @@ TEST_F(QuantLinearTest, EqualsBf16WeightsBitForBit) {
     check_bf16({kind, 2 * 1024, 1024, kSwiGlu});
   }
   check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, true});
+  // More tiles of rows than the GPU has SMs, of which the last one's rows are not all there.
+  check_bf16({PackedKind::kQ4, 2 * 12304, 256, kSwiGlu, false, true});
   for (const bool biases : {false, true}) {
     check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, true, biases});
     check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
@@ -383,6 +385,7 @@ TEST_F(QuantLinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
     check_rows({kind, 1024, 2048, kAdd, true, true}, {kind, 2 * 1024, 1024, kSwiGlu});
     check_rows({kind, 4096, 4096, kAdd, true}, {kind, 6144, 4096, kStore, false, true});
     check_rows({kind, 320, 520, kAdd, true}, {kind, 104, 320, kStore});
+    check_rows({kind, 4160, 2048, kAdd, true}, {kind, 2 * 2128, 4160, kSwiGlu});
   }
   check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, true},
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 64, true});

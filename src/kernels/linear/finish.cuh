@@ -51,13 +51,13 @@ __device__ __forceinline__ float squares_at(const float4* squares, int i) {
 }
 
 // 1 / rms of a row from the sums of squares of its 64 columns each, which may be in quarters. Four adjacent lanes call it
-// together.
-template <typename Squares>
+// together. kAtOnce: quarters that a lane loads at once, four floats each.
+template <int kAtOnce = 2, typename Squares>
 __device__ __forceinline__ float inverse_rms(
     const Squares* squares, int parts, int lane, float width, float eps, unsigned lanes = ~0U) {
   float sum = 0.0F;
   if (squares != nullptr) {
-#pragma unroll(sizeof(Squares) == 4 ? 8 : 2)
+#pragma unroll(sizeof(Squares) == 4 ? 8 : kAtOnce)
     for (int i = lane; i < parts; i += 4) {
       sum = __fadd_rn(sum, squares_at(squares, i));
     }

@@ -25,6 +25,13 @@ __device__ __forceinline__ uint32_t sub_bf16x2(uint32_t a, uint32_t b) {
   return out;
 }
 
+// (a & mask) | bits, in one instruction. The compiler takes two where both are constants.
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
+  return out;
+}
+
 // A row's scale and zero point in a group, for pairs of inputs.
 struct QuantScale {
   uint32_t upper;  // both halves of the scale's word, twice
@@ -89,7 +96,7 @@ struct QuantNumbers<PackedKind::kQ4, false> {
     const uint32_t w = word_of(words, step);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint32_t more = (w >> (4 * j) & 0x000f000fU) | 0x43004300U;  // 128 + q
+      const uint32_t more = and_or(w >> (4 * j), 0x000f000fU, 0x43004300U);  // 128 + q
       d[j] = scales[j % 2].times(sub_bf16x2(more, scales[j % 2].zero));
     }
   }
@@ -144,9 +151,10 @@ struct NibbleScale {
     scale[1] = __fmul_rn(of_row, row == 0 ? 0x1p-8F : 0x1p-12F);
     bias = bias_of_row;
   }
-  [[nodiscard]] __device__ float weight(uint32_t number, int i) const {
-    const float value = __fsub_rn(__uint_as_float(number | 0x4b000000U), zero[i]);
-    return __fmaf_rn(value, scale[i], bias);
+  // bits: of a float32 that is 2^23 more than the number.
+  static constexpr uint32_t kMore = 0x4b000000U;
+  [[nodiscard]] __device__ float weight(uint32_t bits, int i) const {
+    return __fmaf_rn(__fsub_rn(__uint_as_float(bits), zero[i]), scale[i], bias);
   }
 };
 
@@ -164,7 +172,8 @@ struct QuantNumbers<PackedKind::kQ4, true> {
     for (int j = 0; j < 4; ++j) {
       const uint32_t mask = 0xfU << (4 * j);
       const Scale& scale = scales[j % 2];
-      d[j] = pack_bf16(scale.weight(w & mask, j / 2), scale.weight(w >> 16 & mask, j / 2));
+      d[j] = pack_bf16(scale.weight(and_or(w, mask, Scale::kMore), j / 2),
+                       scale.weight(and_or(w >> 16, mask, Scale::kMore), j / 2));
     }
   }
 };
@@ -188,8 +197,9 @@ struct QuantNumbers<PackedKind::kQ6, true> {
       const uint32_t mask = 0xfU << (4 * j);
       const uint32_t two = 0x30U << (4 * j);
       const Scale& scale = scales[j % 2];
-      d[j] = pack_bf16(scale.weight((w & mask) | (above & two), j / 2),
-                       scale.weight((w >> 16 & mask) | (above >> 2 & two), j / 2));
+      d[j] = pack_bf16(
+          scale.weight(and_or(w, mask, and_or(above, two, Scale::kMore)), j / 2),
+          scale.weight(and_or(w >> 16, mask, and_or(above >> 2, two, Scale::kMore)), j / 2));
     }
   }
 };

@@ -10,7 +10,7 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/linear/quant/quant_numbers.cuh"
+#include "kernels/linear/quant/shared_tile.cuh"
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm90_outputs.cuh"
 
@@ -39,10 +39,7 @@ struct QuantParams {
   Params p;
   int32_t stage_bytes;
   int32_t tile_bytes;
-  int32_t group;
-  int32_t zero_point;
-  bool has_zeros;
-  bool has_bias;
+  ScaleGroups scales;
 };
 
 constexpr int kStageInputs = kQuantTileCols;
@@ -118,12 +115,6 @@ struct Producer {
   }
 };
 
-__device__ __forceinline__ float2 load_shared_floats(uint32_t shared) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared) : "memory");
-  return v;
-}
-
 // A warpgroup's products with 64 rows of w.
 template <PackedKind kKind, bool kF32Scales, int kCols>
 class Multiplier {
@@ -132,6 +123,9 @@ class Multiplier {
   // For few rows, warps on their own (mma) do not wait for products before they make numbers for the next. Both have the same
   // bits.
   static constexpr bool kByWarps = kCols <= 32;
+  // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with one. With
+  // others that took longer (docs/experiments/linears_cuda.md).
+  static constexpr bool kReadsAhead = kF32Scales;
   // Steps of 16 inputs whose numbers are in registers at once.
   static constexpr int kSteps = kCols == 128 ? 4 : 8;
 
@@ -139,23 +133,21 @@ class Multiplier {
       : q_(q),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {
-    if constexpr (kF32Scales) {
-      scales_[0].set_zero(0, q.zero_point);
-      scales_[1].set_zero(1, q.zero_point);
-    } else {
-      scales_[0].zero = scales_[1].zero = Numbers::zero_of(q.zero_point);
-    }
+    set_zero_point<kKind, kF32Scales>(q.scales.zero_point, scales_);
   }
 
-  __device__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
+  __device__ void run(const Place& at, const Ring& ring, float (&sum)[kCols / 2]) {
+    with_scale_groups<kKind, kF32Scales>(q_.scales, [&]<int kGroupSteps, bool kHasMore> {
+      run<SharedTile<kKind, kF32Scales, kGroupSteps, kHasMore>, kGroupSteps>(at, ring, sum);
+    });
+  }
+
+ private:
+  template <typename Tile, int kGroupSteps>
+  __device__ __forceinline__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
     if constexpr (kByWarps) {
       float of_warp[kCols / 8][4] = {};
-      for (int step = 0; step < at.num_steps; ++step, ring.next()) {
-        barrier_wait(ring.full(), ring.phase);
-        const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
-        by_group([&]<int kGroupSteps> { multiply_by_warp<kGroupSteps>(x, of_warp); });
-        release(ring);
-      }
+      run_by_warps<Tile, kGroupSteps>(at, ring, of_warp);
 #pragma unroll
       for (int i = 0; i < kCols / 2; ++i) {
         sum[i] = of_warp[i / 4][i % 4];
@@ -167,7 +159,7 @@ class Multiplier {
         const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
 #pragma unroll
         for (int first = 0; first < 8; first += kSteps) {
-          by_group([&]<int kGroupSteps> { multiply<kGroupSteps>(x, first, sum); });
+          multiply<kGroupSteps>(Tile(w_of(x), lane_), x, first, sum);
         }
         release(ring);
       }
@@ -175,24 +167,6 @@ class Multiplier {
     }
   }
 
- private:
-  // f: takes the steps of a group.
-  template <typename F>
-  __device__ __forceinline__ void by_group(F&& f) const {
-    if constexpr (kF32Scales) {
-      if (q_.group == 32) {
-        f.template operator()<2>();
-      } else {
-        f.template operator()<1>();
-      }
-    } else if (kKind == PackedKind::kF8 || q_.group == 128) {
-      f.template operator()<8>();
-    } else if (q_.group == 64) {
-      f.template operator()<4>();
-    } else {
-      f.template operator()<2>();
-    }
-  }
   // Loads of warps may still be on their way when the products that use them are only queued (mbarrier.cuh). wgmma has its
   // operands when it is waited for.
   __device__ __forceinline__ void release(const Ring& ring) const {
@@ -208,47 +182,75 @@ class Multiplier {
     return x + kCols * 256 + warp_ * q_.tile_bytes;
   }
 
-  // kQ6's upper bits.
-  [[nodiscard]] __device__ __forceinline__ uint4 upper_bits(uint32_t w) const {
-    if constexpr (kKind == PackedKind::kQ6) {
-      return load_shared_four(w + quant_number_bytes(PackedKind::kQ4) + lane_ * 16);
+  // All tiles of a warp.
+  template <typename Tile, int kGroupSteps>
+  __device__ __forceinline__ void run_by_warps(const Place& at,
+                                               Ring ring,
+                                               float (&sum)[kCols / 8][4]) {
+    int num_steps = at.num_steps;
+    if constexpr (kReadsAhead) {
+      // From a lane of the warp, so that the compiler keeps them and does not compute them again for each tile.
+      ring.data = __shfl_sync(~0U, ring.data, 0);
+      ring.barriers = __shfl_sync(~0U, ring.barriers, 0);
+      num_steps = __shfl_sync(~0U, num_steps, 0);
     }
-    return {};
-  }
-  __device__ __forceinline__ void decode(const uint4& words,
-                                         const uint4& upper,
-                                         int step,
-                                         uint32_t (&d)[4]) const {
-    if constexpr (kKind == PackedKind::kQ6) {
-      Numbers::decode(words, upper, step, scales_, d);
-    } else {
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales_, d);
+    const auto stage_of = [&](const Ring& r) { return r.data + r.stage * q_.stage_bytes; };
+    typename Tile::Words next;
+    if (kReadsAhead && num_steps > 0) {
+      barrier_wait(ring.full(), ring.phase);
+      Tile(w_of(stage_of(ring)), lane_).read(next);
+    }
+#pragma unroll 1
+    for (int step = 0; step < num_steps; ++step) {
+      Ring behind = ring;
+      behind.next();
+      const auto read_next = [&] {
+        if (kReadsAhead && step + 1 < num_steps) {
+          barrier_wait(behind.full(), behind.phase);
+          Tile(w_of(stage_of(behind)), lane_).read(next);
+        }
+      };
+      const uint32_t x = stage_of(ring);
+      const Tile tile(w_of(x), lane_);
+      typename Tile::Words words;
+      if constexpr (kReadsAhead) {
+        words = next;
+      } else {
+        barrier_wait(ring.full(), ring.phase);
+      }
+      multiply_by_warp<kGroupSteps>(tile, words, x, sum, read_next);
+      release(ring);
+      ring = behind;
     }
   }
 
-  // A warp's 16 rows, two steps at a time.
-  template <int kGroupSteps>
-  __device__ __forceinline__ void multiply_by_warp(uint32_t x, float (&sum)[kCols / 8][4]) {
-    const uint32_t w = w_of(x);
-    const uint4 upper = upper_bits(w);
-    uint4 words = {};
+  // A warp's 16 rows, two steps at a time. words: read already if kReadsAhead. in_the_middle: called between two steps.
+  template <int kGroupSteps, typename Tile, typename InTheMiddle>
+  __device__ __forceinline__ void multiply_by_warp(const Tile& tile,
+                                                   typename Tile::Words& words,
+                                                   uint32_t x,
+                                                   float (&sum)[kCols / 8][4],
+                                                   const InTheMiddle& in_the_middle) {
+    const uint32_t lane_at =
+        x + lane_ % 8 * 128 + static_cast<uint32_t>(lane_ / 8 ^ lane_ % 8) * 16;
 #pragma unroll
     for (int step = 0; step < 8; step += 2) {
-      if (step % kGroupSteps == 0) {
-        read_scales(w, step / kGroupSteps);
+      if (step == 4) {
+        in_the_middle();
       }
-      if (step % Numbers::kStepsOfLoad == 0) {
-        words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
+      const uint32_t at = (lane_at ^ step % 4 * 32U) + step / 4 * (kCols * 128);
+      if (step % kGroupSteps == 0) {
+        tile.read_scales(step / kGroupSteps, scales_);
+      }
+      if (!kReadsAhead && step % Numbers::kStepsOfLoad == 0) {
+        tile.read(words, step / Numbers::kStepsOfLoad);
       }
       uint32_t d[2][4];
-      decode(words, upper, step, d[0]);
+      Tile::decode(words, step, scales_, d[0]);
       if (kGroupSteps == 1) {
-        read_scales(w, step + 1);
+        tile.read_scales(step + 1, scales_);
       }
-      decode(words, upper, step + 1, d[1]);
-      const uint32_t chunk = static_cast<uint32_t>(step % 4 * 2 + lane_ / 8);  // of 8 inputs, of 64
-      const uint32_t row = x + step / 4 * (kCols * 128) + lane_ % 8 * 128;
-      const uint32_t at = row + (chunk ^ static_cast<uint32_t>(lane_ % 8)) * 16;
+      Tile::decode(words, step + 1, scales_, d[1]);
 #pragma unroll
       for (int t = 0; t < kCols / 8; ++t) {
         uint32_t b[4];
@@ -260,22 +262,24 @@ class Multiplier {
   }
 
   // A warpgroup's 64 rows. kGroupSteps: steps of a group.
-  template <int kGroupSteps>
-  __device__ __forceinline__ void multiply(uint32_t x, int first, float (&sum)[kCols / 2]) {
-    const uint32_t w = w_of(x);
+  template <int kGroupSteps, typename Tile>
+  __device__ __forceinline__ void multiply(const Tile& tile,
+                                           uint32_t x,
+                                           int first,
+                                           float (&sum)[kCols / 2]) {
     uint32_t d[kSteps][4];
-    const uint4 upper = upper_bits(w);
-    uint4 words = {};
+    typename Tile::Words words = {};
+    tile.read_upper(words);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int step = first + i;
       if (i == 0 || step % kGroupSteps == 0) {
-        read_scales(w, step / kGroupSteps);
+        tile.read_scales(step / kGroupSteps, scales_);
       }
       if (step % Numbers::kStepsOfLoad == 0) {
-        words = load_shared_four(w + step / Numbers::kStepsOfLoad * 512 + lane_ * 16);
+        tile.read(words, step / Numbers::kStepsOfLoad);
       }
-      decode(words, upper, step, d[i]);
+      Tile::decode(words, step, scales_, d[i]);
     }
     wgmma_fence();
 #pragma unroll
@@ -287,40 +291,6 @@ class Multiplier {
     // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile. Other warpgroups keep the
     // tensor cores busy.
     wgmma_wait<0>();
-  }
-
-  __device__ __forceinline__ void read_scales(uint32_t w, int group) {
-    if constexpr (kF32Scales) {
-      read_f32_scales(w, group);
-    } else {
-      read_bf16_scales(w, group);
-    }
-  }
-  __device__ __forceinline__ void read_f32_scales(uint32_t w, int group) {
-    const uint32_t all = w + quant_number_bytes(kKind);
-    const int first = group * kQuantTileRows + lane_ / 4;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (q_.has_bias) {
-        const float2 both = load_shared_floats(all + (first + i * 8) * 8);
-        scales_[i].set_scale(i, both.x, both.y);
-      } else {
-        const uint32_t scale = load_shared(all + (first + i * 8) * 4);
-        scales_[i].set_scale(i, __uint_as_float(scale), -0.0F);
-      }
-    }
-  }
-  __device__ __forceinline__ void read_bf16_scales(uint32_t w, int group) {
-    const uint32_t at = w + quant_number_bytes(kKind) + group * kQuantTileRows * 4 + lane_ / 4 * 4;
-    scales_[0].set_scale(load_shared(at));
-    scales_[1].set_scale(load_shared(at + 32));
-    if (kKind != PackedKind::kF8 && q_.has_zeros) {
-      const uint32_t zeros = w + quant_number_bytes(kKind) +
-                             kQuantTileCols / q_.group * kQuantTileRows * 4 +
-                             group * kQuantTileRows + lane_ / 4;
-      scales_[0].zero = Numbers::zero_of(load_shared_byte(zeros));
-      scales_[1].zero = Numbers::zero_of(load_shared_byte(zeros + 8));
-    }
   }
 
   const QuantParams& q_;
@@ -454,10 +424,7 @@ void launch_sm90_quant(Stream& stream,
            reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0},
       sm90_quant_stage_bytes(plan, weight),
       quant_tile_bytes(weight),
-      weight.group,
-      weight.zero_point,
-      weight.has_zero_points,
-      weight.has_bias};
+      {weight.group, weight.zero_point, weight.has_zero_points, weight.has_bias}};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

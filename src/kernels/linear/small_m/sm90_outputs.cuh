@@ -19,11 +19,11 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
     const int t = first + threadIdx.x / kLanes;
     const auto scale_from = [&](const auto* squares) {
-      return inverse_rms(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
-                         parts,
-                         lane,
-                         static_cast<float>(p.a.k),
-                         p.a.norm_eps);
+      return inverse_rms<8>(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
+                            parts,
+                            lane,
+                            static_cast<float>(p.a.k),
+                            p.a.norm_eps);
     };
     const float scale = p.a.m <= kMaxQuarteredRows
                             ? scale_from(reinterpret_cast<const float4*>(p.a.squares))
