@@ -102,11 +102,14 @@ void run_amx_lines(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     int64_t at[kKeyTile];
     locate_keys(a, base, tiles.in_tile(base), at);
     look_ahead(a, tiles, base, ahead);
-    // Tiles are loaded from keys and values some time after these were stored.
     transpose_keys(a, w, at, kWhole, ahead);
-    interleave_values(a, w, at, kWhole, ahead);
     dot_tiles<Second>(w);
-    softmax_lines<true>(a, w, base);
+    softmax_lines(a, w, base);
+    for (int line = 0; line < w.lines; ++line) {
+      float* weights = w.weights + int64_t{line} * kKeyTile;
+      round_to_pairs(weights, kKeyTile, weights);
+    }
+    interleave_values(a, w, at, kWhole, ahead);
     add_tiles<Second>(w);
     end_part(a, w, tiles, base);
   }

@@ -26,7 +26,8 @@ inline VecF pair_everywhere(const float* pair) {
 // Rounds n floats to n bf16. `to` may be `from` or memory before it.
 inline void round_to_pairs(const float* from, int n, float* to) {
   for (int i = 0; i < n; i += kPairElements, to += kLanes) {
-    store_pairs(to, load(from + i), load(from + i + kLanes));
+    const __m512bh pairs = _mm512_cvtne2ps_pbh(load(from + i + kLanes), load(from + i));
+    __builtin_memcpy(to, &pairs, sizeof(pairs));
   }
 }
 
@@ -219,7 +220,11 @@ void run_bf16(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     look_ahead(a, tiles, base, ahead);
     transpose_keys(a, w, at, see, ahead);
     in_blocks(w.lines, [&]<int Lines>(int line) { dot_lines<Lines>(w, line, see); });
-    const Span seen = softmax_lines<true>(a, w, base);
+    const Span seen = softmax_lines(a, w, base);
+    for (int line = 0; line < w.lines; ++line) {
+      float* weights = w.weights + int64_t{line} * kKeyTile;
+      round_to_pairs(weights, kKeyTile, weights);
+    }
     interleave_values(a, w, at, see, ahead);
     in_blocks(w.lines, [&]<int Lines>(int line) { add_pairs<Lines>(w, line, seen); });
     end_part(a, w, tiles, base);

@@ -20,7 +20,7 @@ struct Work {
   float* q;        // [lines, dim_k], zero past head_dim_k
   float* weights;  // [lines, kKeyTile]
   State part;      // of the current part's tiles so far
-  State total;     // of the parts before it; the part itself if there is no other
+  State total;     // of the parts before it
   int dim_k;       // padded to kLanes
   int dim_v;
   int lines;
@@ -286,48 +286,9 @@ inline void dot_copied(const Work& w, int line, Span see) {
 }
 constexpr int kDotLines = 3;
 
-#if defined(__AVX512BF16__)
-// Rounds two vectors to bf16, the first to the lower lanes.
-inline void store_pairs(float* to, VecF first, VecF second) {
-  const __m512bh pairs = _mm512_cvtne2ps_pbh(second, first);
-  __builtin_memcpy(to, &pairs, sizeof(pairs));
-}
-#endif
-
-#if defined(__AMX_BF16__)
-// e^x for x <= 0, within 2e-6 of itself, which is enough before it is rounded to bf16. Below -87.33 it is 0. NaN stays NaN.
-// 2^r, |r| <= 1 / 2, by a polynomial of degree 5 through Chebyshev's nodes.
-constexpr float kPowerOf2[] = {
-    1.0F, 0.693147182F, 0.240221068F, 0.0555035695F, 0.00967603177F, 0.00133908633F};
-inline VecF rough_exp_nonpositive(VecF x) {
-  const VecF magic = splat(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
-  const VecF log2_e = splat(1.44269504088896341F);
-  const VecF n = fma(x, log2_e, magic) - magic;
-  const VecF r = fma(x, log2_e, -n);
-  VecF p = splat(kPowerOf2[5]);
-  for (int i = 4; i >= 0; --i) {
-    p = fma(p, r, splat(kPowerOf2[i]));
-  }
-  const __mmask16 counts = _mm512_cmp_ps_mask(x, splat(-87.33F), _CMP_NLT_UQ);
-  return _mm512_maskz_scalef_ps(counts, p, n);
-}
-#endif
-
-// A weight, which is rounded to bf16 next if Pairs.
-template <bool Pairs>
-inline VecF weight_of(VecF x) {
-#if defined(__AMX_BF16__)
-  if constexpr (Pairs) {
-    return rough_exp_nonpositive(x);
-  }
-#endif
-  return exp_nonpositive(x);
-}
-
 // Online softmax of one line over one tile: replaces its dot products in w.weights by weights e^(s - max), 0
 // for keys that it does not see, updates its maximum and sum, and rescales its accumulator. `see` is relative
-// to the tile and not empty. Pairs: the weights are rounded to bf16.
-template <bool Pairs>
+// to the tile and not empty.
 inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span see) {
   VecF scores[kKeyTile / kLanes];
   float* weights = w.weights + int64_t{line} * kKeyTile;
@@ -335,7 +296,6 @@ inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span s
   for (int i = 0; i < kLanes; ++i) {
     lane[i] = i;
   }
-  const bool sees_all = see.begin <= 0 && see.end >= kKeyTile;
   VecF top = splat(-kInfinity);
   for (int g = 0; g < kKeyTile / kLanes; ++g) {
     VecF s = load(weights + g * kLanes) * a.scale;
@@ -343,9 +303,7 @@ inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span s
       s = capped(s, a.soft_cap);
     }
     const VecI j = lane + g * kLanes;
-    if (!sees_all) {
-      s = ((j >= see.begin) & (j < see.end)) ? s : splat(-kInfinity);
-    }
+    s = ((j >= see.begin) & (j < see.end)) ? s : splat(-kInfinity);
     scores[g] = s;
     top = max(top, s);
   }
@@ -354,18 +312,9 @@ inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span s
   const float new_max = old_max > tile_max ? old_max : tile_max;
   VecF sum = {};
   for (int g = 0; g < kKeyTile / kLanes; ++g) {
-    scores[g] = weight_of<Pairs>(scores[g] - new_max);
-    sum += scores[g];
-  }
-  for (int g = 0; g < kKeyTile / kLanes; g += 2) {
-#if defined(__AVX512BF16__)
-    if constexpr (Pairs) {
-      store_pairs(weights + g / 2 * kLanes, scores[g], scores[g + 1]);
-      continue;
-    }
-#endif
-    store(weights + g * kLanes, scores[g]);
-    store(weights + (g + 1) * kLanes, scores[g + 1]);
+    const VecF e = exp_nonpositive(scores[g] - new_max);
+    sum += e;
+    store(weights + g * kLanes, e);
   }
   const float tile_sum = sum_lanes(sum);
   if (new_max == old_max) {
@@ -476,7 +425,7 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
     const float* acc = w.total.acc + int64_t{line} * w.dim_v;
     float* out = a.out + query * a.out_stride + int64_t{head} * a.head_dim_v;
     for (int d = 0; d < a.head_dim_v; ++d) {
-      out[d] = (acc[d] + 0.0F) * factor;  // -0 becomes 0, as in a merge
+      out[d] = acc[d] * factor;
     }
     if (a.lse != nullptr) {
       a.lse[query * a.lse_stride + head] =
@@ -579,8 +528,7 @@ inline Span line_span(const AttentionTile& a, int line, int base) {
   return {most(0, keys.begin - base), least(kKeyTile, keys.end - base)};
 }
 
-// Turns every line's dot products into weights, in bf16 with Pairs. Returns the range of keys that at least one line sees.
-template <bool Pairs = false>
+// Turns every line's dot products into weights. Returns the range of keys that at least one line sees.
 inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
   Span all = {kKeyTile, 0};
   for (int line = 0; line < w.lines; ++line) {
@@ -589,22 +537,16 @@ inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
       __builtin_memset(w.weights + int64_t{line} * kKeyTile, 0, kKeyTile * sizeof(float));
       continue;
     }
-    softmax_line<Pairs>(a, w, line, see);
+    softmax_line(a, w, line, see);
     all = {least(all.begin, see.begin), most(all.end, see.end)};
   }
   return all;
 }
 
-// Whether the state of the item's only part is that of all its keys: merging it would change nothing.
-inline bool is_one_part(const AttentionTile& a, const Tiles& tiles) {
-  return a.state == nullptr && a.sinks == nullptr && part_end(tiles.begin) >= tiles.end;
-}
-
 // Merges the part into the total if the tile at `base` ends it. An item that is a single part keeps its
 // state.
 inline void end_part(const AttentionTile& a, const Work& w, const Tiles& tiles, int base) {
-  if (a.state == nullptr && w.total.acc != w.part.acc &&
-      (base + kKeyTile >= tiles.end || part_end(base) == base + kKeyTile)) {
+  if (a.state == nullptr && (base + kKeyTile >= tiles.end || part_end(base) == base + kKeyTile)) {
     merge(w, w.part);
     start_part(w);
   }
@@ -674,15 +616,10 @@ void run_f32(const AttentionTile& a, const Work& w, const Tiles& tiles) {
 namespace warprow::cpu {
 
 void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
-  Work w = cut_scratch(a);
-  const Tiles tiles = tiles_of(a);
+  const Work w = cut_scratch(a);
   copy_queries(a, w);
   start_part(w);
-  if (is_one_part(a, tiles)) {
-    w.total = w.part;
-  } else {
-    start_total(a, w);
-  }
+  start_total(a, w);
 #if defined(__AMX_BF16__)
   const auto run = takes_amx(a) ? run_amx : takes_bf16(a) ? run_bf16 : run_f32;
 #elif defined(__AVX512BF16__)
@@ -690,7 +627,7 @@ void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
 #else
   const auto run = run_f32;
 #endif
-  run(a, w, tiles);
+  run(a, w, tiles_of(a));
   if (a.state == nullptr) {
     finish_lines(a, w);
   }
