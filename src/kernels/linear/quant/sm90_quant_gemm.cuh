@@ -362,7 +362,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
     pdl_wait();
     outputs.fetch_old();
     if (p.a.squares != nullptr) {
-      find_row_scales<S::kConsumers>(p, at, scales);
+      find_row_scales<S::kConsumers, 8>(p, at, scales);
     }
     float sum[kCols / 2] = {};
     Multiplier<kKind, kF32Scales, kCols>(q).run(at, ring, sum);
