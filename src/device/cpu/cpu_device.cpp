@@ -3,7 +3,6 @@
 
 #include "base/cpu_isa.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "device/cpu/command_queue.h"
 #include "device/cpu/host_limits.h"
 
@@ -132,7 +131,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
 }  // namespace
 
 std::unique_ptr<CpuDevice> make_cpu_device(const CpuDeviceOptions& options) {
-  WR_LOG_DEBUG("kernels of the CPU are for {}", cpu_isa_name(cpu_isa()));
+  static_cast<void>(cpu_isa());  // throws now rather than in a kernel
   return std::make_unique<CpuDeviceImpl>(options);
 }
 
