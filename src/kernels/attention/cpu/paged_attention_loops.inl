@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention/cpu/paged_attention_loops.h"
+#include "kernels/simd/even_parts.h"
 #include "kernels/simd/float8.inl"
 #include "kernels/simd/vec.h"
 
@@ -396,24 +397,10 @@ inline void add_values_lines(const Work& w, int line, Span see, const Values& va
   }
 }
 
-// Blocks of nearly equal height.
-template <int Lines>
-inline void add_values_height(const Work& w, int line, int height, Span see) {
-  if constexpr (Lines > 1) {
-    if (height < Lines) {
-      add_values_height<Lines - 1>(w, line, height, see);
-      return;
-    }
-  }
-  add_values_lines<Lines>(w, line, see, TileValues{w});
-}
 inline void add_values(const Work& w, Span see) {
-  int line = 0;
-  for (int left = (w.lines + kBlockLines - 1) / kBlockLines; left > 0; --left) {
-    const int height = (w.lines - line + left - 1) / left;
-    add_values_height<kBlockLines>(w, line, height, see);
-    line += height;
-  }
+  for_each_even_tile<kBlockLines>(w.lines, [&]<int Lines>(int64_t line) {
+    add_values_lines<Lines>(w, static_cast<int>(line), see, TileValues{w});
+  });
 }
 
 inline void finish_lines(const AttentionTile& a, const Work& w) {

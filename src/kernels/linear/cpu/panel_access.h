@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/linear/cpu/panel_kernels.h"
+#include "kernels/simd/even_parts.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -148,6 +149,50 @@ struct PanelAccess {
     return V::load_half(p + g * job.scale_group_bytes + half * kLanes * 2);
   }
 
+  // Scales a group's integer sum and adds it: one definition, so that all int8 kernels have the same bits.
+  struct GroupFactors {
+    F scale;
+    F bias;
+    bool has_bias;
+    F operator()(F acc, I sum, const ActGroup& act) const {
+      acc = V::fma(V::to_float(sum), V::mul(scale, V::set1(act.scale)), acc);
+      return has_bias ? V::fma(bias, V::set1(act.scaled_sum), acc) : acc;
+    }
+  };
+  template <PackedKind kKind>
+  static GroupFactors group_factors(const PanelJob& job, const std::byte* panel, int64_t g) {
+    return {group_scale<kKind>(job, panel, g), group_bias<kKind>(job, panel, g), job.has_bias};
+  }
+  // The factors of an unpacked block's group, 16 floats each; without biases `bias` is neither written nor read.
+  template <PackedKind kKind>
+  static void unpack_factors(
+      const PanelJob& job, const std::byte* panel, int64_t g, float* scale, float* bias) {
+    V::store(scale, group_scale<kKind>(job, panel, g));
+    if (job.has_bias) {
+      V::store(bias, group_bias<kKind>(job, panel, g));
+    }
+  }
+  static GroupFactors unpacked_factors(bool has_bias, const float* scale, const float* bias) {
+    return {V::load(scale), has_bias ? V::load(bias) : V::zero(), has_bias};
+  }
+
+  // Calls f.template operator()<kKind>() for a kind that int8 kernels multiply.
+  template <typename Run>
+  static void with_int8_kind(PackedKind kind, const Run& f) {
+    switch (kind) {
+      case PackedKind::kQ4:
+        return f.template operator()<PackedKind::kQ4>();
+      case PackedKind::kQ5:
+        return f.template operator()<PackedKind::kQ5>();
+      case PackedKind::kQ6:
+        return f.template operator()<PackedKind::kQ6>();
+      case PackedKind::kMxfp4:
+        return f.template operator()<PackedKind::kMxfp4>();
+      default:
+        return f.template operator()<PackedKind::kQ8>();
+    }
+  }
+
   // Unpacks group g's stored values to bytes: calls sink.template operator()<i>(codes) with inputs 4i .. 4i + 3 of the
   // group, in the order in which they are stored.
   template <PackedKind kKind, typename Sink>
@@ -195,28 +240,6 @@ struct PanelAccess {
   static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
     for_each_code<kKind>(
         panel, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA { out[kStep] = codes; });
-  }
-
-  // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows:
-  // tile.template operator()<height>(row).
-  template <int kMaxRows, typename Tile>
-  static void for_each_row_tile(int64_t num_rows, const Tile& tile) {
-    const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
-    for (int64_t row = 0, t = num_tiles; t > 0; --t) {
-      const int64_t height = (num_rows - row + t - 1) / t;
-      row_tile<kMaxRows>(height, row, tile);
-      row += height;
-    }
-  }
-  template <int kRows, typename Tile>
-  static void row_tile(int64_t height, int64_t row, const Tile& tile) {
-    if constexpr (kRows > 1) {
-      if (height < kRows) {
-        row_tile<kRows - 1>(height, row, tile);
-        return;
-      }
-    }
-    tile.template operator()<kRows>(row);
   }
 };
 

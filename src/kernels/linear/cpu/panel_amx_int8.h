@@ -48,10 +48,8 @@ struct AmxInt8Panels {
                        V::subtract_bytes(w[i], job.zero_point));
         }
       }
-      V::store(block.scale[g - g0], Access::template group_scale<kKind>(job, weights, g));
-      if (job.has_bias) {
-        V::store(block.bias[g - g0], Access::template group_bias<kKind>(job, weights, g));
-      }
+      Access::template unpack_factors<kKind>(
+          job, weights, g, block.scale[g - g0], block.bias[g - g0]);
     }
     return kKind == PackedKind::kQ8
                ? reinterpret_cast<const int8_t*>(weights) + g0 * kGroup * kLanes
@@ -120,16 +118,11 @@ struct AmxInt8Panels {
     const int64_t stride = rows.group_stride;
     const ActGroup* acts = rows.groups + at.row * stride + at.begin;
     for (int64_t g = 0; g < at.end - at.begin; ++g) {
-      const F w_scale = V::load(block.scale[g]);
-      const F w_bias = kBias ? V::load(block.bias[g]) : V::zero();
+      const auto add = Access::unpacked_factors(kBias, block.scale[g], block.bias[g]);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const ActGroup& act = acts[r * stride + g];
-        const F sum = V::to_float(V::load_raw(sums + (g * kTileRows + r) * kLanes));
-        acc[r] = V::fma(sum, V::mul(w_scale, V::set1(act.scale)), acc[r]);
-        if constexpr (kBias) {
-          acc[r] = V::fma(w_bias, V::set1(act.scaled_sum), acc[r]);
-        }
+        acc[r] =
+            add(acc[r], V::load_raw(sums + (g * kTileRows + r) * kLanes), acts[r * stride + g]);
       }
     }
     WR_UNROLL
@@ -155,7 +148,7 @@ struct AmxInt8Panels {
       const auto scaled = job.has_bias ? scale_rows<kRows, true> : scale_rows<kRows, false>;
       scaled(job, rows, place, block, block.sums[0][r]);
     };
-    Access::template for_each_row_tile<6>(height, scale);
+    for_each_even_tile<6>(height, scale);
   }
 
   template <PackedKind kKind>

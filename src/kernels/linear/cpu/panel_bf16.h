@@ -128,10 +128,9 @@ struct Bf16Panels {
     const int64_t block = Access::block_len(job.k, kMaxBf16Block);
     for (int64_t k0 = 0; k0 < job.k; k0 += block) {
       const int64_t k1 = k0 + block < job.k ? k0 + block : job.k;
-      Access::template for_each_row_tile<V::kFloatRows>(
-          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-            tile<kPanels, kRows>(job, rows, {row, panel, k0, k1});
-          });
+      for_each_even_tile<V::kFloatRows>(job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+        tile<kPanels, kRows>(job, rows, {row, panel, k0, k1});
+      });
     }
   }
 
@@ -224,18 +223,15 @@ struct Bf16Panels {
     for (int p = 0; p < kPanels; ++p) {
       widen_weights(Access::panel_at(job, at.panel + p), at.begin, at.end, block.w[p]);
     }
-    Access::template for_each_row_tile<kWideRows>(
-        num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-          wide_tile<kPanels, kRows>(
-              job, block, block.x[row], {at.row + row, at.panel, at.begin, at.end});
-        });
+    for_each_even_tile<kWideRows>(num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+      wide_tile<kPanels, kRows>(
+          job, block, block.x[row], {at.row + row, at.panel, at.begin, at.end});
+    });
   }
   static void wide(const PanelJob& job, const Bf16Rows& rows) {
     WideBlock block;
     const int64_t len = Access::block_len(job.k, kMaxBf16Block);
-    const int64_t num_chunks = (job.num_rows + kChunkRows - 1) / kChunkRows;
-    for (int64_t row = 0, left = num_chunks; left > 0; --left) {
-      const int64_t height = (job.num_rows - row + left - 1) / left;
+    for_each_even_part(job.num_rows, kChunkRows, [&](int64_t row, int64_t height) {
       for (int64_t k0 = 0; k0 < job.k; k0 += len) {
         const int64_t k1 = k0 + len < job.k ? k0 + len : job.k;
         for (int64_t r = 0; r < height; ++r) {
@@ -249,15 +245,14 @@ struct Bf16Panels {
           wide_tiles<1>(job, block, height, {row, panel, k0, k1});
         }
       }
-      row += height;
-    }
+    });
   }
 
   static void run(const PanelJob& job, const Bf16Rows& rows) {
     int64_t panel = 0;
     if (job.num_rows <= V::kDirectRows) {
       for (; panel < job.num_panels; ++panel) {
-        Access::template for_each_row_tile<V::kDirectTile>(
+        for_each_even_tile<V::kDirectTile>(
             job.num_rows,
             [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA { direct<kRows>(job, rows, panel, row); });
       }

@@ -231,10 +231,9 @@ struct FloatPanels {
                                    WR_INLINE_LAMBDA { V::store(dst + (k - k0) * kLanes, v); });
         w[p] = dst;
       }
-      Access::template for_each_row_tile<V::kFloatRows>(
-          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-            float_tile<kPanels, kRows>(job, rows, w, {row, panel, k0, k1});
-          });
+      for_each_even_tile<V::kFloatRows>(job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+        float_tile<kPanels, kRows>(job, rows, w, {row, panel, k0, k1});
+      });
     }
   }
 
@@ -242,10 +241,10 @@ struct FloatPanels {
   static void float_kind(const PanelJob& job, const FloatRows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        Access::template for_each_row_tile<V::kDirectTile>(
-            job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-              float_direct<kKind, kRows>(job, rows, panel, row);
-            });
+        for_each_even_tile<V::kDirectTile>(job.num_rows,
+                                           [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+                                             float_direct<kKind, kRows>(job, rows, panel, row);
+                                           });
       }
       return;
     }

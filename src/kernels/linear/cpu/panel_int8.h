@@ -50,10 +50,6 @@ struct Int8Panels {
     }
   }
 
-  static F add_group(F acc, I isum, F scale, const ActGroup& act) {
-    return V::fma(V::to_float(isum), V::mul(scale, V::set1(act.scale)), acc);
-  }
-
   // A few rows of one panel, directly from the packed weights.
   template <PackedKind kKind, int kRows>
   static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
@@ -78,8 +74,7 @@ struct Int8Panels {
       }
       I w[kGroup / 4];
       load_group<kKind>(job, weights, g, w);
-      const F scale = Access::template group_scale<kKind>(job, weights, g);
-      const F bias = Access::template group_bias<kKind>(job, weights, g);
+      const auto add = Access::template group_factors<kKind>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const ActGroup& act = acts[r * rows.group_stride + g];
@@ -91,10 +86,7 @@ struct Int8Panels {
           even = V::dot4(even, w[i], V::load_dword(a + 4 * i));
           odd = V::dot4(odd, w[i + 1], V::load_dword(a + 4 * i + 4));
         }
-        acc[r] = add_group(acc[r], V::add_s32(even, odd), scale, act);
-        if (job.has_bias) {
-          acc[r] = V::fma(bias, V::set1(act.scaled_sum), acc[r]);
-        }
+        acc[r] = add(acc[r], V::add_s32(even, odd), act);
       }
     }
     WR_UNROLL
@@ -123,8 +115,8 @@ struct Int8Panels {
       for (int i = 0; i < kGroup / 4; ++i) {
         V::store_raw(dst + i * 64, w[i]);
       }
-      V::store(block.scale[slot][g - g0], Access::template group_scale<kKind>(job, weights, g));
-      V::store(block.bias[slot][g - g0], Access::template group_bias<kKind>(job, weights, g));
+      Access::template unpack_factors<kKind>(
+          job, weights, g, block.scale[slot][g - g0], block.bias[slot][g - g0]);
     }
   }
 
@@ -171,15 +163,11 @@ struct Int8Panels {
       }
       WR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        const F scale = V::load(block.scale[p][g]);
-        const F bias = V::load(block.bias[p][g]);
+        const auto add =
+            Access::unpacked_factors(job.has_bias, block.scale[p][g], block.bias[p][g]);
         WR_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          const ActGroup& act = acts[r * rows.group_stride + g];
-          acc[p][r] = add_group(acc[p][r], sum[p][r], scale, act);
-          if (job.has_bias) {
-            acc[p][r] = V::fma(bias, V::set1(act.scaled_sum), acc[p][r]);
-          }
+          acc[p][r] = add(acc[p][r], sum[p][r], acts[r * rows.group_stride + g]);
         }
       }
     }
@@ -203,10 +191,9 @@ struct Int8Panels {
       for (int p = 0; p < kPanels; ++p) {
         unpack_int8<kKind>(job, panel + p, g0, g1, p, block);
       }
-      Access::template for_each_row_tile<V::kIntRows>(
-          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-            int8_tile<kKind, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
-          });
+      for_each_even_tile<V::kIntRows>(job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+        int8_tile<kKind, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
+      });
     }
   }
 
@@ -214,10 +201,10 @@ struct Int8Panels {
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        Access::template for_each_row_tile<V::kDirectTile>(
-            job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-              int8_direct<kKind, kRows>(job, rows, panel, row);
-            });
+        for_each_even_tile<V::kDirectTile>(job.num_rows,
+                                           [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+                                             int8_direct<kKind, kRows>(job, rows, panel, row);
+                                           });
       }
       return;
     }
@@ -231,18 +218,7 @@ struct Int8Panels {
   }
 
   static void run(const PanelJob& job, const Int8Rows& rows) {
-    switch (job.kind) {
-      case PackedKind::kQ4:
-        return int8_kind<PackedKind::kQ4>(job, rows);
-      case PackedKind::kQ5:
-        return int8_kind<PackedKind::kQ5>(job, rows);
-      case PackedKind::kQ6:
-        return int8_kind<PackedKind::kQ6>(job, rows);
-      case PackedKind::kMxfp4:
-        return int8_kind<PackedKind::kMxfp4>(job, rows);
-      default:
-        return int8_kind<PackedKind::kQ8>(job, rows);
-    }
+    Access::with_int8_kind(job.kind, [&]<PackedKind kKind> { int8_kind<kKind>(job, rows); });
   }
 
   static ActGroup act_group(float scale, int32_t sum) {

@@ -13,8 +13,8 @@ namespace warprow::cpu {
 // taken as the codes that are stored, u8 with their zero point, and as many products as surely fit are added up in s16.
 // Their sum is widened once, and the zero point times the sum of the inputs is subtracted from a group's sum. Bytes of
 // kQ8 have no room for that: few rows multiply magnitudes and move the signs to the inputs; for many rows both sides are
-// widened to s16 once, whose product, vpmaddwd, leaves s32. Everything is exact, and the float operations are those of
-// Int8Panels, so that the bits are the same.
+// widened to s16 once, whose product, vpmaddwd, leaves s32. Everything is exact, and the float operations are GroupFactors, so
+// that the bits are those of Int8Panels.
 //
 // Mapping: up to kDirectTile rows of a panel multiply the packed weights as they are unpacked. For more rows a block of
 // inputs is unpacked once, and tiles of kShortRows rows multiply it.
@@ -83,17 +83,6 @@ struct ShortInt8Panels {
     return sum;
   }
 
-  // What scales a group's integer sums and adds them.
-  struct GroupFactors {
-    F scale;
-    F bias;
-    bool has_bias;
-    F operator()(F acc, I sum, const ActGroup& act) const {
-      acc = V::fma(V::to_float(sum), V::mul(scale, V::set1(act.scale)), acc);
-      return has_bias ? V::fma(bias, V::set1(act.scaled_sum), acc) : acc;
-    }
-  };
-
   // A few rows of one panel, directly from the packed weights.
   template <PackedKind kKind, int kRows>
   static void direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
@@ -133,14 +122,11 @@ struct ShortInt8Panels {
           }
         }
       });
-      const GroupFactors add{Access::template group_scale<kKind>(job, weights, g),
-                             Access::template group_bias<kKind>(job, weights, g),
-                             job.has_bias};
+      const auto add = Access::template group_factors<kKind>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const ActGroup& act = acts[r * rows.group_stride + g];
-        sum[r] = without_zero<kKind>(job, sum[r], act);
-        acc[r] = add(acc[r], sum[r], act);
+        acc[r] = add(acc[r], without_zero<kKind>(job, sum[r], act), act);
       }
     }
     WR_UNROLL
@@ -172,10 +158,8 @@ struct ShortInt8Panels {
           dst += 64;
         }
       });
-      V::store(block.scale[g - g0], Access::template group_scale<kKind>(job, weights, g));
-      if (job.has_bias) {
-        V::store(block.bias[g - g0], Access::template group_bias<kKind>(job, weights, g));
-      }
+      Access::template unpack_factors<kKind>(
+          job, weights, g, block.scale[g - g0], block.bias[g - g0]);
     }
   }
 
@@ -217,13 +201,11 @@ struct ShortInt8Panels {
           sum[r] = run == 0 ? widened : V::add_s32(sum[r], widened);
         }
       }
-      const GroupFactors add{
-          V::load(block.scale[g]), job.has_bias ? V::load(block.bias[g]) : V::zero(), job.has_bias};
+      const auto add = Access::unpacked_factors(job.has_bias, block.scale[g], block.bias[g]);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const ActGroup& act = acts[r * rows.group_stride + g];
-        sum[r] = without_zero<kKind>(job, sum[r], act);
-        acc[r] = add(acc[r], sum[r], act);
+        acc[r] = add(acc[r], without_zero<kKind>(job, sum[r], act), act);
       }
     }
     WR_UNROLL
@@ -242,7 +224,7 @@ struct ShortInt8Panels {
       for (int64_t g0 = 0; g0 < num_groups; g0 += block_groups) {
         const int64_t g1 = g0 + block_groups < num_groups ? g0 + block_groups : num_groups;
         unpack<kKind>(job, panel, g0, g1, block);
-        Access::template for_each_row_tile<V::kShortRows>(
+        for_each_even_tile<V::kShortRows>(
             job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
               tile<kKind, kRows>(job, rows, block, {row, panel, g0, g1});
             });
@@ -283,8 +265,7 @@ struct ShortInt8Panels {
           sum[r] = i == 0 ? products : V::add_s32_pinned(sum[r], products);
         }
       }
-      const GroupFactors add{
-          V::load(block.scale[g]), job.has_bias ? V::load(block.bias[g]) : V::zero(), job.has_bias};
+      const auto add = Access::unpacked_factors(job.has_bias, block.scale[g], block.bias[g]);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         acc[r] = add(acc[r], sum[r], acts[r * group_stride + g]);
@@ -302,8 +283,7 @@ struct ShortInt8Panels {
     WideRows wide;
     const int64_t block_groups = Access::block_len(job.k, kMaxWideBlock) / kGroup;
     const int64_t num_groups = job.k / kGroup;
-    for (int64_t row = 0, left = (job.num_rows + kChunkRows - 1) / kChunkRows; left > 0; --left) {
-      const int64_t height = (job.num_rows - row + left - 1) / left;
+    for_each_even_part(job.num_rows, kChunkRows, [&](int64_t row, int64_t height) {
       for (int64_t g0 = 0; g0 < num_groups; g0 += block_groups) {
         const int64_t g1 = g0 + block_groups < num_groups ? g0 + block_groups : num_groups;
         for (int64_t r = 0; r < height; ++r) {
@@ -314,19 +294,17 @@ struct ShortInt8Panels {
         }
         for (int64_t panel = 0; panel < job.num_panels; ++panel) {
           unpack<PackedKind::kQ8>(job, panel, g0, g1, block);
-          Access::template for_each_row_tile<V::kShortRows>(
-              height, [&]<int kRows>(int64_t r) WR_INLINE_LAMBDA {
-                wide_tile<kRows>(job,
-                                 rows.groups + (row + r) * rows.group_stride + g0,
-                                 rows.group_stride,
-                                 wide.x + r,
-                                 block,
-                                 {row + r, panel, g0, g1});
-              });
+          for_each_even_tile<V::kShortRows>(height, [&]<int kRows>(int64_t r) WR_INLINE_LAMBDA {
+            wide_tile<kRows>(job,
+                             rows.groups + (row + r) * rows.group_stride + g0,
+                             rows.group_stride,
+                             wide.x + r,
+                             block,
+                             {row + r, panel, g0, g1});
+          });
         }
       }
-      row += height;
-    }
+    });
   }
 
   template <PackedKind kKind>
@@ -340,26 +318,15 @@ struct ShortInt8Panels {
       return;
     }
     for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-      Access::template for_each_row_tile<V::kDirectTile>(
-          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-            direct<kKind, kRows>(job, rows, panel, row);
-          });
+      for_each_even_tile<V::kDirectTile>(job.num_rows,
+                                         [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+                                           direct<kKind, kRows>(job, rows, panel, row);
+                                         });
     }
   }
 
   static void run(const PanelJob& job, const Int8Rows& rows) {
-    switch (job.kind) {
-      case PackedKind::kQ4:
-        return int8_kind<PackedKind::kQ4>(job, rows);
-      case PackedKind::kQ5:
-        return int8_kind<PackedKind::kQ5>(job, rows);
-      case PackedKind::kQ6:
-        return int8_kind<PackedKind::kQ6>(job, rows);
-      case PackedKind::kMxfp4:
-        return int8_kind<PackedKind::kMxfp4>(job, rows);
-      default:
-        return int8_kind<PackedKind::kQ8>(job, rows);
-    }
+    Access::with_int8_kind(job.kind, [&]<PackedKind kKind> { int8_kind<kKind>(job, rows); });
   }
 };
 
