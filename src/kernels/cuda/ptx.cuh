@@ -11,6 +11,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// Lane 0's v, where all lanes have the same. The compiler then knows that they do. Where all branches on the way are on
+// such values too, it computes addresses once a warp, in uniform registers.
+template <typename T>
+__device__ __forceinline__ T warp_uniform(T v) {
+  return __shfl_sync(~0U, v, 0);
+}
+
 // ---- cp.async
 // Copies 16 bytes from global to shared memory. If not valid, writes zeros and reads nothing.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global, bool valid) {

@@ -56,9 +56,12 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
 #define WR_ACC4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WR_ACC16(d, i) WR_ACC4(d, i), WR_ACC4(d, (i) + 4), WR_ACC4(d, (i) + 8), WR_ACC4(d, (i) + 12)
 #define WR_ACC16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define WR_ACC24_NAMES WR_ACC16_NAMES ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define WR_ACC32_NAMES                                                                         \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31"
+#define WR_ACC40_NAMES WR_ACC32_NAMES ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define WR_ACC48_NAMES WR_ACC40_NAMES ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define WR_ACC64_NAMES                                                                    \
   WR_ACC32_NAMES                                                                          \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
@@ -157,10 +160,31 @@ __device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t* a, uint64_
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[24], const uint32_t* a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" WR_ACC24_NAMES
+               "}, {%24,%25,%26,%27}, %28, 1, 1, 1, %29;\n"
+               : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
                "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[40], const uint32_t* a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" WR_ACC40_NAMES
+               "}, {%40,%41,%42,%43}, %44, 1, 1, 1, %45;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[48], const uint32_t* a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" WR_ACC48_NAMES
+               "}, {%48,%49,%50,%51}, %52, 1, 1, 1, %53;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>

@@ -63,20 +63,6 @@ __device__ __forceinline__ void load_if(bool valid, const X* from, Eight<X>& to)
   }
 }
 
-__device__ __forceinline__ void unpack(const Eight<Bf16>& from, float (&to)[kVec]) {
-  unpack8(from.words[0], to);
-}
-__device__ __forceinline__ void unpack(const Eight<float>& from, float (&to)[kVec]) {
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    const uint4& words = from.words[i / 4];
-    to[i] = __uint_as_float(i % 4 == 0   ? words.x
-                            : i % 4 == 1 ? words.y
-                            : i % 4 == 2 ? words.z
-                                         : words.w);
-  }
-}
-
 // The first half of a norm of the eight columns of a row from `col` on, as leave_squares and its callers of four columns a
 // lane: here a lane has two adjacent ones of their lanes.
 template <typename X>
@@ -162,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
       for (int j = 0; j < kAtOnce; ++j) {
         if (first + j < a.num_chosen) {
           float x[kVec];
-          unpack(eight[j], x);
+          load8(reinterpret_cast<const X*>(eight[j].words), x);
 #pragma unroll
           for (int i = 0; i < kVec; ++i) {
             sum[i] = fmaf(weight[j], x[i], sum[i]);

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <span>
 
 namespace warprow {
 
@@ -34,6 +36,26 @@ constexpr bool has_quant_tiles(PackedKind kind) {
   return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ4;
 }
 
+// Places of a tile up to a mean number of rows an expert.
+struct ExpertTileWidth {
+  int64_t most_mean;
+  int32_t places;
+};
+inline constexpr int64_t kAnyMean = std::numeric_limits<int64_t>::max();
+inline constexpr ExpertTileWidth kMxfp4TileWidths[] = {
+    {5, 8}, {24, 32}, {48, 64}, {80, 96}, {160, 128}, {kAnyMean, 256}};
+inline constexpr ExpertTileWidth kBf16TileWidths[] = {
+    {4, 8}, {20, 32}, {160, 128}, {kAnyMean, 256}};
+inline constexpr ExpertTileWidth kQuantTileWidths[] = {{4, 8}, {20, 32}, {kAnyMean, 128}};
+
+constexpr std::span<const ExpertTileWidth> expert_tile_widths(PackedKind matrices) {
+  if (matrices == PackedKind::kMxfp4) {
+    return kMxfp4TileWidths;
+  }
+  return has_quant_tiles(matrices) ? std::span<const ExpertTileWidth>(kQuantTileWidths)
+                                   : kBf16TileWidths;
+}
+
 // Places of a tile, by the largest number of rows: a step's tiles should be full, but one tile an expert reads its matrix
 // once. Results do not depend on it.
 constexpr int32_t expert_tile_places(int64_t num_toks,
@@ -41,28 +63,30 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
                                      int32_t num_experts,
                                      PackedKind matrices) {
   const int64_t mean = num_toks * num_chosen / num_experts;
-  if (matrices == PackedKind::kMxfp4) {
-    if (mean <= 48) {
-      return mean <= 5 ? 8 : mean <= 24 ? 32 : 64;
+  for (const ExpertTileWidth& width : expert_tile_widths(matrices)) {
+    if (mean <= width.most_mean) {
+      return width.places;
     }
-    return mean <= 80 ? 96 : mean <= 160 ? 128 : 256;
   }
-  const bool is_wide = mean > 160 && !has_quant_tiles(matrices);
-  return mean <= 4 ? 8 : mean <= 20 ? 32 : is_wide ? 256 : 128;
+  return 0;  // not reached: the last width has any mean
 }
 
-// Tiles of a step of up to max_toks rows.
+// Tiles of a step of up to max_toks rows, whatever the matrices are.
 constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_t num_experts) {
-  const auto most_tiles = [&](int64_t toks, int64_t width) {
-    const int64_t slots = std::min(max_toks, toks) * num_chosen;
-    return std::min<int64_t>(slots, num_experts) + ceil_div(slots, width);
-  };
-  const int64_t with_8 = most_tiles(8 * num_experts / num_chosen + 1, 8);
-  const int64_t with_32 = most_tiles(29 * num_experts / num_chosen + 1, 32);
-  const int64_t with_64 = most_tiles(49 * num_experts / num_chosen + 1, 64);
-  const int64_t with_96 = most_tiles(81 * num_experts / num_chosen + 1, 96);
-  return std::max(
-      {with_8, with_32, with_64, with_96, most_tiles(max_toks, 128)});  // with 256 fewer
+  int64_t most = 0;
+  for (const PackedKind matrices : {PackedKind::kMxfp4, PackedKind::kBF16, PackedKind::kQ4}) {
+    for (const auto& [most_mean, places] : expert_tile_widths(matrices)) {
+      // The most rows with that mean.
+      const int64_t toks =
+          most_mean == kAnyMean
+              ? max_toks
+              : std::min(max_toks, ((most_mean + 1) * num_experts - 1) / num_chosen);
+      const int64_t slots = toks * num_chosen;
+      most =
+          std::max(most, std::min<int64_t>(slots, num_experts) + ceil_div<int64_t>(slots, places));
+    }
+  }
+  return most;
 }
 
 // Elements of ExpertLists::tiles for such steps: the tiles, and room for counts of 64 parts of the rows.

@@ -18,29 +18,6 @@
 // each of its formats, biases. A gated tile has groups of eight gate rows and their eight up rows.
 namespace warprow::cuda {
 
-// wgmma (wgmma.cuh) with a from registers, for 48, 80 and 96 columns.
-__device__ __forceinline__ void wgmma(float (&d)[24], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" WR_ACC16_NAMES
-               ",%16,%17,%18,%19,%20,%21,%22,%23"
-               "}, {%24,%25,%26,%27}, %28, 1, 1, 1, 0;\n"
-               : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[40], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-               ",%32,%33,%34,%35,%36,%37,%38,%39"
-               "}, {%40,%41,%42,%43}, %44, 1, 1, 1, 0;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[48], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-               ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-               "}, {%48,%49,%50,%51}, %52, 1, 1, 1, 0;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
 // A tile of the work list.
 struct ListTile {
   int expert;

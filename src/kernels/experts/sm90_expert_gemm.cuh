@@ -236,7 +236,7 @@ struct NarrowWidths {
 // Consumers: every item, those of few places in narrow products.
 template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
 __device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring ring) {
-  const int items = __shfl_sync(~0U, expert_items(p.a, p.row_tiles), 0);
+  const int items = warp_uniform(expert_items(p.a, p.row_tiles));
   const auto step = static_cast<int>(gridDim.x);
   auto index = static_cast<int>(blockIdx.x);
   if (index >= items) {
@@ -245,7 +245,7 @@ __device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring
   ExpertItem next(p.a, p.row_tiles, index);
   for (; index < items; index += step) {
     ExpertItem item = next;
-    item.num_places = __shfl_sync(~0U, item.num_places, 0);
+    item.num_places = warp_uniform(item.num_places);
     if (index + step < items) {
       next = ExpertItem(p.a, p.row_tiles, index + step);
     }
@@ -285,8 +285,7 @@ sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUt
   }
   __syncthreads();
   const auto thread = static_cast<int>(threadIdx.x);
-  // From one lane, so that roles are known to be those of whole warps, and addresses are computed once a warp.
-  const int warp = __shfl_sync(~0U, thread / 32, 0);
+  const int warp = warp_uniform(thread / 32);
   if constexpr (S::kHasManyGroups) {
     if (warp >= S::kConsumers / 32) {
       lower_registers<64>();

@@ -32,8 +32,8 @@ struct ExpertGemmArgs {
   bool has_zero_points = false;
 };
 
-// Hopper; kKind is kBF16, kF8, kQ8 or kQ4, or but for kCols = 8 kMxfp4. kCols: expert_tile_places of the work list: 8, 32, 128, or of kMxfp4 64 or 96. One file for each
-// instance (cmake/stubs.cmake).
+// Hopper. kCols: expert_tile_places of the work list: 8, 32 or 128 for kBF16, kF8, kQ8 and kQ4; 32, 64, 96 or 128 for
+// kMxfp4. One file for each instance (cmake/stubs.cmake).
 template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 

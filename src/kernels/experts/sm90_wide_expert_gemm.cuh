@@ -23,7 +23,7 @@
 //   rows of the expert's matrix for each CTA. Each CTA loads its part of the tile's x for all (multicast). A
 //   producer thread fills a ring of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of w each (rows of w
 //   are wgmma's m, rows of x its n). Outputs go through shared memory to y.
-// Bytes moved: a tile's x once for each 512 rows of w, w once for each tile, mostly from L2.
+// Bytes moved: a tile's x once for each cluster's rows of w, w once for each tile, mostly from L2.
 // Numerics: as sm90_expert_gemm, bit for bit.
 // Preconditions: as sm90_expert_gemm; x by place.
 // Origin: own design.
@@ -119,7 +119,7 @@ class Consumer {
         staging_(data + S::kStagingAt + group_ * kStagingBytes) {}
 
   __device__ void run(typename S::Ring ring) const {
-    const int items = __shfl_sync(~0U, expert_items(p_.a, p_.row_tiles), 0);
+    const int items = warp_uniform(expert_items(p_.a, p_.row_tiles));
     const int step = static_cast<int>(gridDim.x) / kCluster;
     int index = static_cast<int>(blockIdx.x) / kCluster;
     if (index >= items) {
@@ -131,7 +131,7 @@ class Consumer {
       if (index + step < items) {
         next = ExpertItem(p_.a, p_.row_tiles, index + step);
       }
-      switch (product_places(__shfl_sync(~0U, item.num_places, 0))) {
+      switch (product_places(warp_uniform(item.num_places))) {
         case 64:
           multiply<64>(ring, item);
           break;
@@ -280,8 +280,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kKind, kEp
   __syncthreads();
   cluster_arrive();
   cluster_wait();
-  // From one lane, so that roles are known to be those of whole warps, and addresses are computed once a warp.
-  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
+  const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
   if (warp >= kConsumers / 32) {
     lower_registers<40>();
     pdl_wait();

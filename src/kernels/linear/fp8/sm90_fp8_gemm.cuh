@@ -161,8 +161,7 @@ class Multiplier {
         warp_(static_cast<int>(threadIdx.x) / 32) {}
 
   __device__ void run(int steps, Ring ring, float (&sum)[kCols / 2]) const {
-    // So that the compiler knows that all lanes have it, and computes addresses once a warp.
-    steps = __shfl_sync(~0U, steps, 0);
+    steps = warp_uniform(steps);
     // Few columns leave the tensor cores idle between two steps, so they get two at once.
     constexpr int kAtOnce = kCols == 128 ? 1 : 2;
     float part[kAtOnce][kCols / 2];

@@ -177,7 +177,7 @@ class Consumer {
   __device__ Consumer(
       const Params& p, const CUtensorMap& y_map, uint32_t data, int rank, uint32_t own_barriers)
       : p_(p),
-        group_(__shfl_sync(~0U, static_cast<int>(threadIdx.x) / 128, 0)),
+        group_(warp_uniform(static_cast<int>(threadIdx.x) / 128)),
         warp_(static_cast<int>(threadIdx.x) % 128 / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         leads_(threadIdx.x % 128 == 0),

@@ -189,10 +189,10 @@ class Multiplier {
                                                float (&sum)[kCols / 8][4]) {
     int num_steps = at.num_steps;
     if constexpr (kReadsAhead) {
-      // From a lane of the warp, so that the compiler keeps them and does not compute them again for each tile.
-      ring.data = __shfl_sync(~0U, ring.data, 0);
-      ring.barriers = __shfl_sync(~0U, ring.barriers, 0);
-      num_steps = __shfl_sync(~0U, num_steps, 0);
+      // So that the compiler keeps them and does not compute them again for each tile.
+      ring.data = warp_uniform(ring.data);
+      ring.barriers = warp_uniform(ring.barriers);
+      num_steps = warp_uniform(num_steps);
     }
     const auto stage_of = [&](const Ring& r) { return r.data + r.stage * q_.stage_bytes; };
     typename Tile::Words next;

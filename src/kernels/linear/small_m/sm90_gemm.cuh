@@ -86,9 +86,8 @@ template <int kCols, int kGroups>
 __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
   using S = Sizes<kCols, kGroups>;
   const int lane = threadIdx.x % 32;
-  // So that the compiler knows that all lanes have them, and computes addresses once a warp.
-  const int group = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 128, 0);
-  const int num_steps = __shfl_sync(~0U, at.num_steps, 0);
+  const int group = warp_uniform(static_cast<int>(threadIdx.x) / 128);
+  const int num_steps = warp_uniform(at.num_steps);
   uint32_t used = 0;
   wgmma_pin(sum);
   for (int step = 0; step < num_steps; ++step, ring.next()) {

@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(kThreads) sm90_warp_gemm_kernel(
   __shared__ uint64_t scales_barrier;
   __shared__ float scales[kMaxSm90WarpRows];
   unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
-  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
+  const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t scales_at = shared_address(&scales_barrier);
   if (warp == p.parts * p.groups) {
