@@ -2,7 +2,7 @@
 #include "kernels/activation/act_and_mul.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/activation/act_and_mul_loops.h"
 #include "kernels/activation/gelu.h"
 
@@ -23,7 +23,7 @@ void launch_rows(Stream& stream,
   const View<const float, 2> in = x.f32();
   const View<float, 2> out = y.f32();
   as_cpu(stream).launch(name, [in, out, rows, width, run_row](ComputePool& pool) {
-    parallel_for_at_home(pool, rows, 8, [&](int64_t begin, int64_t end, int32_t) {
+    parallel_for_with_affinity(pool, rows, 8, [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t t = begin; t < end; ++t) {
         const float* gate = in.row(t);
         run_row(gate, gate + width, width, out.row(t));
@@ -51,7 +51,7 @@ void gelu(Stream& stream, const GeluArgs& args) {
   const auto width = static_cast<int32_t>(x.shape[1]);
   const auto run_row = args.exact ? WR_ISA_PICK(exact_gelu_row) : WR_ISA_PICK(gelu_row);
   as_cpu(stream).launch("gelu", [x, width, run_row](ComputePool& pool) {
-    parallel_for_at_home(pool, x.shape[0], 8, [&](int64_t begin, int64_t end, int32_t) {
+    parallel_for_with_affinity(pool, x.shape[0], 8, [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t t = begin; t < end; ++t) {
         run_row(x.row(t), width);
       }

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/linear/cpu/panel_layout.h"
 
 #include <algorithm>
@@ -149,7 +149,7 @@ void cpu::embedding(Stream& stream, const EmbeddingArgs& args) {
   }
   as_cpu(stream).launch("embedding", [args](ComputePool& pool) {
     constexpr int64_t kGrain = 8;
-    cpu::parallel_for_at_home(
+    cpu::parallel_for_with_affinity(
         pool, args.ids.shape[0], kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
           gather(args, begin, end);
         });

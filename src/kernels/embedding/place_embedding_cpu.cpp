@@ -2,7 +2,7 @@
 #include "kernels/embedding/place_embedding.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 
 namespace warprow::cpu {
 namespace {
@@ -26,7 +26,7 @@ void place_embedding(Stream& stream, const PlaceEmbeddingArgs& args) {
   WR_CHECK(args.positions_table.empty() || args.positions_table.shape[1] == width);
   WR_CHECK(args.segments_table.empty() || args.segments_table.shape[1] == width);
   as_cpu(stream).launch("place_embedding", [args, width](ComputePool& pool) {
-    parallel_for_at_home(
+    parallel_for_with_affinity(
         pool, args.x.shape[0], 16, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
           for (int64_t t = begin; t < end; ++t) {
             add_row(args.positions_table,

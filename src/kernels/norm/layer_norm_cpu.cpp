@@ -2,7 +2,7 @@
 #include "kernels/norm/layer_norm.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/norm/layer_norm_loops.h"
 
 namespace warprow::cpu {
@@ -30,7 +30,7 @@ void layer_norm(Stream& stream, const LayerNormArgs& args) {
                            .eps = args.eps};
   const auto run_rows = WR_ISA_PICK(layer_norm_rows);
   as_cpu(stream).launch("layer_norm", [loop, rows, run_rows](ComputePool& pool) {
-    parallel_for_at_home(
+    parallel_for_with_affinity(
         pool, rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
   });
 }

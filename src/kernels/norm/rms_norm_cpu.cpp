@@ -2,7 +2,7 @@
 #include "kernels/norm/rms_norm.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/norm/rms_norm_loops.h"
 
 namespace warprow::cpu {
@@ -24,7 +24,7 @@ void rms_norm(Stream& stream, const RmsNormArgs& args) {
                          args.eps};
   const auto run_rows = WR_ISA_PICK(rms_norm_rows);
   as_cpu(stream).launch("rms_norm", [loop, rows, run_rows](ComputePool& pool) {
-    parallel_for_at_home(
+    parallel_for_with_affinity(
         pool, rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
   });
 }

@@ -2,7 +2,7 @@
 #include "kernels/rope/rope_kv_write.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/attention/cpu/kind_of_cache.h"
 #include "kernels/rope/rope_kv_write_loops.h"
 
@@ -64,7 +64,7 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
   };
   const auto run_tokens = WR_ISA_PICK(rope_kv_write_tokens);
   as_cpu(stream).launch("rope_kv_write", [loop, tokens, run_tokens](ComputePool& pool) {
-    parallel_for_at_home(pool, tokens, 8, [&](int64_t begin, int64_t end, int32_t) {
+    parallel_for_with_affinity(pool, tokens, 8, [&](int64_t begin, int64_t end, int32_t) {
       run_tokens(loop, begin, end);
     });
   });

@@ -3,7 +3,7 @@
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/attention/cpu/kind_of_cache.h"
 #include "kernels/attention/cpu/paged_attention_loops.h"
 
@@ -294,7 +294,7 @@ struct PagedAttention {
         item = next;
       }
     };
-    parallel_for_at_home(pool, items, grain, run, args.causal);
+    parallel_for_with_affinity(pool, items, grain, run, args.causal);
   }
 };
 

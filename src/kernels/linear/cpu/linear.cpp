@@ -5,7 +5,7 @@
 #include "base/float8.h"
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/linear/cpu/panel_kernels.h"
@@ -103,7 +103,7 @@ class LinearRun {
     const int64_t block_rows = rows_of_block();
     const int64_t items = ceil_div(num_toks_, block_rows) * num_pairs;
     const int64_t grain = std::clamp<int64_t>(ceil_div(items, num_pieces()), 1, kMaxGrain);
-    cpu::parallel_for_at_home(
+    cpu::parallel_for_with_affinity(
         pool_, items, grain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
           while (begin < end) {
             const int64_t pair = begin % num_pairs;
@@ -170,7 +170,7 @@ class LinearRun {
     if (num_toks_ * k_ <= kSerialElems) {
       rows(0, num_toks_, 0);
     } else {
-      cpu::parallel_for_at_home(pool_, num_toks_, ceil_div(num_toks_, num_pieces()), rows);
+      cpu::parallel_for_with_affinity(pool_, num_toks_, ceil_div(num_toks_, num_pieces()), rows);
     }
   }
 

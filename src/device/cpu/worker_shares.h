@@ -15,9 +15,9 @@ namespace warprow::cpu {
 // Owns: nothing.
 // Thread: all workers of one parallel_for.
 // Invariant: as many calls of take() as there are pieces yield each piece once.
-class HomeShares {
+class WorkerShares {
  public:
-  HomeShares(int64_t num_pieces, int32_t num_workers)
+  WorkerShares(int64_t num_pieces, int32_t num_workers)
       : num_shares_(std::min(num_workers, kMaxShares)) {
     for (int32_t s = 0; s < num_shares_; ++s) {
       shares_[s].next = num_pieces * s / num_shares_;
@@ -52,10 +52,10 @@ class HomeShares {
 // shares. So operations one after the other over the same rows mostly find them in a core's own cache. from_last: the
 // items are those of the last rows first.
 template <typename F>
-void parallel_for_at_home(
+void parallel_for_with_affinity(
     ComputePool& pool, int64_t n, int64_t grain, const F& f, bool from_last = false) {
   const int64_t num_pieces = ceil_div(n, grain);
-  HomeShares shares(num_pieces, pool.num_workers());
+  WorkerShares shares(num_pieces, pool.num_workers());
   const int32_t last_worker = pool.num_workers() - 1;
   pool.parallel_for(num_pieces, 1, [&](int64_t begin, int64_t end, int32_t worker) {
     for (; begin < end; ++begin) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/home_shares.h"
+#include "device/cpu/worker_shares.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace warprow::cpu {
 namespace {
 
-TEST(HomeShares, EveryItemOnce) {
+TEST(WorkerShares, EveryItemOnce) {
   for (const int32_t workers : {1, 2, 5, 70}) {
     ComputePool pool(workers);
     for (const int64_t n : {0, 1, 7, 1000}) {
@@ -23,7 +23,7 @@ TEST(HomeShares, EveryItemOnce) {
               ++hits[static_cast<size_t>(i)];
             }
           };
-          parallel_for_at_home(pool, n, grain, count, from_last);
+          parallel_for_with_affinity(pool, n, grain, count, from_last);
           for (const auto& hit : hits) {
             EXPECT_EQ(hit.load(), 1) << workers << " workers, " << n << " items by " << grain;
           }
@@ -33,8 +33,8 @@ TEST(HomeShares, EveryItemOnce) {
   }
 }
 
-TEST(HomeShares, AWorkerTakesItsOwnShareFirstAndThenTheOthers) {
-  HomeShares shares(7, 3);  // 0 1, 2 3, 4 5 6
+TEST(WorkerShares, AWorkerTakesItsOwnShareFirstAndThenTheOthers) {
+  WorkerShares shares(7, 3);  // 0 1, 2 3, 4 5 6
   EXPECT_EQ(shares.take(1), 2);
   EXPECT_EQ(shares.take(0), 0);
   EXPECT_EQ(shares.take(1), 3);
@@ -44,8 +44,8 @@ TEST(HomeShares, AWorkerTakesItsOwnShareFirstAndThenTheOthers) {
   EXPECT_EQ(shares.take(2), 1);
 }
 
-TEST(HomeShares, FewerPiecesThanWorkers) {
-  HomeShares shares(2, 5);
+TEST(WorkerShares, FewerPiecesThanWorkers) {
+  WorkerShares shares(2, 5);
   std::vector<int64_t> taken{shares.take(4), shares.take(4)};
   std::ranges::sort(taken);
   EXPECT_EQ(taken, (std::vector<int64_t>{0, 1}));
