@@ -26,11 +26,16 @@ struct Model {
   int32_t hidden;
   int32_t inner;
   PackedKind kind;
+  // With float32 scales (GGUF's types): inputs of a group, and whether groups have biases.
+  int32_t group = 0;
+  bool biases = false;
 
   [[nodiscard]] PackedWeight form(int32_t rows, int32_t cols) const {
     PackedWeight w;
     w.kind = kind;
-    w.group = 128;
+    w.group = group > 0 ? group : 128;
+    w.scales = group > 0 ? ScaleForm::kF32 : ScaleForm::kF16;
+    w.has_bias = biases;
     w.zero_point = kind == PackedKind::kQ4 ? 8 : 0;
     w.n = rows;
     w.k = cols;
@@ -46,6 +51,9 @@ struct Model {
 constexpr Model kModels[] = {{"Qwen3-30B-A3B", 128, 8, 2048, 768, PackedKind::kBF16},
                              {"Qwen3-30B-A3B FP8", 128, 8, 2048, 768, PackedKind::kF8},
                              {"Qwen3-30B-A3B INT4", 128, 8, 2048, 768, PackedKind::kQ4},
+                             {"Qwen3-30B-A3B Q4_K", 128, 8, 2048, 768, PackedKind::kQ4, 32, true},
+                             {"Qwen3-30B-A3B Q6_K", 128, 8, 2048, 768, PackedKind::kQ6, 16},
+                             {"Qwen3-30B-A3B Q8_0", 128, 8, 2048, 768, PackedKind::kQ8, 32},
                              {"gpt-oss-20b", 32, 4, 2880, 2880, PackedKind::kMxfp4}};
 constexpr int64_t kToks[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 8192};
 

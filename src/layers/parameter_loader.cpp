@@ -182,11 +182,19 @@ const WeightFormat& ParameterLoader::format_of(const TensorSpec& spec) const {
   }
   const TensorType type = value_or_throw(checkpoint_.require_values(spec.name))->type;
   const WeightFormat& rows = weight_format_of(type);
-  if ((!spec.of_linear && !spec.of_head) || spec.transposed) {
+  if ((!spec.of_linear && !spec.of_head && !spec.of_experts) || spec.transposed) {
     return rows;
   }
   const Part part = part_of(spec, rows.alignment);
   return linear_format_of(type, device(), part.rows.count, part.cols.count);
+}
+
+bool ParameterLoader::keeps_mxfp4_blocks(std::initializer_list<std::string> names) const {
+  return reads_checkpoint() && device().compute_capability == 90 && rows_ == DType::kBF16 &&
+         std::ranges::all_of(names, [this](const std::string& name) {
+           const TensorSource* tensor = checkpoint_.find(name);
+           return tensor != nullptr && tensor->type == TensorType::kMXFP4;
+         });
 }
 
 void ParameterLoader::report(size_t bytes) {
@@ -308,18 +316,27 @@ std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<cons
                              spec.slice.first_col + part.cols.begin,
                              part.cols.count};
         placed.push_back(
-            {&spec, &form, {}, {}, read.num_rows, read.num_cols, bytes, format.matrix, read});
+            {&spec, &form, {}, {}, {}, read.num_rows, read.num_cols, bytes, format.matrix, read});
         bytes += stored_bytes(form, {}, read.num_rows, read.num_cols);
         continue;
       }
       const SourcePart& part = format.sources[i];
-      const TensorRegion region = region_of(spec, format, part);
+      TensorSpec of_tensor = spec;
+      TensorRegion second_half;
+      if (!spec.second_half.empty()) {
+        of_tensor.rows /= 2;
+        TensorSpec second = of_tensor;
+        second.name = spec.second_half;
+        second_half = region_of(second, format, part);
+      }
+      const TensorRegion region = region_of(of_tensor, format, part);
       TensorRegion scales;
       if (!kept && format.sources.size() > 1) {
         scales = region_of(spec, format, format.sources[1]);
       }
       const Part matrix = part_of(spec, format.alignment);
-      placed.push_back({&spec, &form, region, scales, matrix.rows.count, matrix.cols.count, bytes});
+      placed.push_back(
+          {&spec, &form, region, scales, second_half, matrix.rows.count, matrix.cols.count, bytes});
       bytes += kept ? stored_bytes(form, part, region.rows(), region.cols())
                     : stored_bytes(form, part, matrix.rows.count, matrix.cols.count);
     }
@@ -356,7 +373,8 @@ void ParameterLoader::load(const PlacedSource& source,
     repack = rows_ == DType::kF32 ? Repack::kF32Rows : Repack::kBf16Rows;
   }
   WeightUpload upload{
-      source.region, dst, repack, spec.order, spec.head_dim, source.scales, spec.transposed};
+      source.region, dst, repack, spec.order, spec.head_dim, source.scales, source.second_half};
+  upload.transposed = spec.transposed;
   upload.tiles = weight;
   upload.tiles.n = static_cast<int32_t>(source.rows);
   uploads_.push_back(upload);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,6 +82,8 @@ class ParameterLoader {
   [[nodiscard]] bool provides(const std::string& name) const {
     return format_ == LoadFormat::kDummy || has(name);
   }
+  // Whether experts' matrices in these tensors stay in MXFP4's 4 bits on this device as GGUF has them: all are in that type.
+  [[nodiscard]] bool keeps_mxfp4_blocks(std::initializer_list<std::string> names) const;
   // Whether numbers come from the checkpoint.
   [[nodiscard]] bool reads_checkpoint() const { return format_ != LoadFormat::kDummy; }
   // Copies values that are not in the checkpoint.
@@ -101,8 +104,9 @@ class ParameterLoader {
     const TensorSpec* spec;
     const DeviceForm* form;
     TensorRegion region;
-    TensorRegion scales;  // MXFP4's, if the region has numbers alone
-    int64_t rows;         // of the matrix
+    TensorRegion scales;       // MXFP4's, if the region has numbers alone
+    TensorRegion second_half;  // TensorSpec::second_half
+    int64_t rows;              // of the matrix
     int64_t cols;
     size_t offset;                        // in the matrix's bytes
     const QuantMatrix* matrix = nullptr;  // instead of the region: a part of it

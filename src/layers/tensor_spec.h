@@ -55,6 +55,9 @@ struct TensorSpec {
   int32_t head_dim = 0;  // kRopePairs
   TensorSlice slice = {};
   ShardRule shard = {};
+  // A tensor of the same shape, or the same slice of it, that has the matrix's second half: an expert's up rows behind its gate
+  // rows. Split over ranks, each half is.
+  std::string second_half = {};
   bool transposed =
       false;  // the tensor, or the slice of it, has the matrix's columns as rows; float types only
   // A matrix of a linear operation (kernels/linear), which takes quantised tiles on a GPU.

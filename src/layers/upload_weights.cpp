@@ -11,6 +11,7 @@
 #include "layers/group_tiles.h"
 #include "layers/quant_piece.h"
 #include "weights/dequantize.h"
+#include "weights/quant_groups.h"
 
 #include <algorithm>
 #include <atomic>
@@ -80,13 +81,15 @@ class CheckpointFiles {
 };
 
 bool is_pair(const WeightUpload& upload) { return upload.scales.rows() > 0; }
+bool is_in_halves(const WeightUpload& upload) { return upload.second_half.rows() > 0; }
 
 // Of the matrix.
 int64_t num_rows(const WeightUpload& upload) {
   if (upload.matrix != nullptr) {
     return upload.part.num_rows;
   }
-  return upload.transposed ? upload.region.cols() : upload.region.rows();
+  return upload.transposed ? upload.region.cols()
+                           : upload.region.rows() + upload.second_half.rows();
 }
 int64_t num_cols(const WeightUpload& upload) {
   if (upload.matrix != nullptr) {
@@ -242,7 +245,8 @@ class Reader {
     if (upload.matrix != nullptr) {
       return static_cast<int64_t>(upload.matrix->bytes()) / num_rows(upload) * piece.count;
     }
-    const auto bytes = static_cast<int64_t>(upload.region.bytes() + upload.scales.bytes());
+    const auto bytes = static_cast<int64_t>(upload.region.bytes() + upload.scales.bytes() +
+                                            upload.second_half.bytes());
     return bytes / num_rows(upload) * piece.count;
   }
 
@@ -302,13 +306,17 @@ class Reader {
     const auto cols = static_cast<size_t>(num_cols(upload));
     raw_.resize(static_cast<size_t>(piece.count) * cols / 2);
     raw_scales_.resize(static_cast<size_t>(piece.count) * cols / 32);
-    WeightUpload plain = upload;
-    plain.order = RowOrder::kPlain;
-    const Piece in_file{&plain, piece.first, piece.count};
-    read_rows(files, in_file, upload.region, raw_.data());
-    read_rows(files, in_file, upload.scales, raw_scales_.data());
+    if (is_pair(upload)) {
+      WeightUpload plain = upload;
+      plain.order = RowOrder::kPlain;
+      const Piece in_file{&plain, piece.first, piece.count};
+      read_rows(files, in_file, upload.region, raw_.data());
+      read_rows(files, in_file, upload.scales, raw_scales_.data());
+    } else {
+      read_mxfp4_blocks(files, piece);
+    }
     const size_t tile_bytes = stored_unit_bytes(upload);
-    const Mxfp4Rows order = mxfp4_rows(upload.order);
+    const Mxfp4Rows order = mxfp4_rows(upload.order, is_in_halves(upload));
     for (int64_t tile = 0; tile * kMxfp4TileRows < piece.count; ++tile) {
       if (!pack_mxfp4_tiles(
               {reinterpret_cast<const uint8_t*>(raw_.data()), raw_.size()},
@@ -319,12 +327,27 @@ class Reader {
               tile,
               {reinterpret_cast<uint8_t*>(dst) + static_cast<size_t>(tile) * tile_bytes,
                tile_bytes})) {
-        throw StartupError(ErrorCode::kUnsupported,
-                           fmt::format("tensor {} has a scale above 2^{}",
-                                       upload.scales.tensor().name,
-                                       kMaxMxfp4Scale - 127));
+        throw StartupError(
+            ErrorCode::kUnsupported,
+            fmt::format("tensor {} has a scale above 2^{}",
+                        (is_pair(upload) ? upload.scales : upload.region).tensor().name,
+                        kMaxMxfp4Scale - 127));
       }
     }
+  }
+
+  // GGUF's blocks of a piece, as numbers and scales. Of halves a piece has rows of both, those of the first half first.
+  void read_mxfp4_blocks(const CheckpointFiles& files, const Piece& piece) {
+    const WeightUpload& upload = *piece.upload;
+    const int64_t halves = is_in_halves(upload) ? 2 : 1;
+    const Piece of_half{&upload, piece.first / halves, piece.count / halves};
+    run_.resize(static_cast<size_t>(piece.count) * upload.region.row_bytes());
+    read_rows(files, of_half, upload.region, run_.data());
+    if (halves == 2) {
+      read_rows(files, of_half, upload.second_half, run_.data() + run_.size() / 2);
+    }
+    split_mxfp4_blocks(
+        run_.data(), piece.count * num_cols(upload), raw_.data(), raw_scales_.data());
   }
 
   void read_group_tiles(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {

@@ -22,9 +22,10 @@ struct WeightUpload {
   std::byte* dst = nullptr;           // dev: the rows, one after the other
   Repack repack = Repack::kBf16Rows;  // or kF32Rows; kKept, of any type; kMxfp4Tiles; kQuantTiles
   RowOrder order = RowOrder::kPlain;
-  int32_t head_dim = 0;      // kRopePairs
-  TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
-  bool transposed = false;   // the region has a row for each column of the matrix; float types
+  int32_t head_dim = 0;           // kRopePairs
+  TensorRegion scales = {};       // MXFP4's, if the region has numbers alone
+  TensorRegion second_half = {};  // rows behind the region's, as many; kMxfp4Tiles
+  bool transposed = false;        // the region has a row for each column of the matrix; float types
   // Instead of the region: a part of it.
   const QuantMatrix* matrix = nullptr;
   QuantPart part = {};
@@ -32,8 +33,10 @@ struct WeightUpload {
 };
 
 // The order of an expert's rows in MXFP4's tiles.
-constexpr Mxfp4Rows mxfp4_rows(RowOrder order) {
-  return order == RowOrder::kPlain ? Mxfp4Rows::kPlain : Mxfp4Rows::kAlternating;
+constexpr Mxfp4Rows mxfp4_rows(RowOrder order, bool in_halves = false) {
+  return in_halves                   ? Mxfp4Rows::kHalves
+         : order == RowOrder::kPlain ? Mxfp4Rows::kPlain
+                                     : Mxfp4Rows::kAlternating;
 }
 
 // Reads, decodes and copies all of them. Several threads take pieces of rows, read them into their own pinned

@@ -151,6 +151,15 @@ const WeightFormat& random_format() {
   return kRandom;
 }
 
+const WeightFormat& mxfp4_blocks_format() {
+  static const WeightFormat kTiles = [] {
+    WeightFormat format = stored_as(TensorType::kMXFP4);
+    format.cuda = {Repack::kMxfp4Tiles, plain(PackedKind::kMxfp4)};
+    return format;
+  }();
+  return kTiles;
+}
+
 const WeightFormat& mxfp4_pair_format(const DeviceFacts& device) {
   static const WeightFormat kTiles = mxfp4_pair({Repack::kMxfp4Tiles, plain(PackedKind::kMxfp4)});
   static const WeightFormat kRows = mxfp4_pair({Repack::kBf16Rows, plain(PackedKind::kBF16)});

@@ -77,7 +77,7 @@ WeightFormat quant_format(const QuantMatrix& matrix,
                           bool rounds_inputs,
                           int64_t rows,
                           int64_t cols);
-// The format of a linear operation's matrix that is one tensor of this type, or of the rank's part [rows, cols] of it: on
+// The format of a linear operation's or an expert's matrix that is one tensor of this type, or of the rank's part [rows, cols] of it: on
 // Hopper quantised types are tiles.
 const WeightFormat& linear_format_of(TensorType type,
                                      const DeviceFacts& device,
@@ -89,6 +89,8 @@ const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms);
 const DeviceForm& bf16_rows_form();
 // The format of a matrix that is one tensor of a type that has values (checked).
 const WeightFormat& weight_format_of(TensorType type);
+// Experts' matrices in GGUF's MXFP4, on Hopper: in 4 bits. Gate and up rows are one matrix (TensorSpec::second_half).
+const WeightFormat& mxfp4_blocks_format();
 // MXFP4 in safetensors: NAME_blocks has the numbers, NAME_scales their scales. In 4 bits where kernels compute with it.
 const WeightFormat& mxfp4_pair_format(const DeviceFacts& device);
 // The format for LoadFormat::kDummy.

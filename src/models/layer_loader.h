@@ -72,6 +72,7 @@ class LayerLoader {
 
  private:
   [[nodiscard]] ExpertTensors plain_expert_tensors() const;
+  void add_mxfp4_experts(ExpertTensors& tensors) const;
   void add_alternating_experts(ExpertTensors& tensors) const;
   void add_expert_biases(ExpertTensors& tensors) const;
   [[nodiscard]] TensorSpec expert_slice(const std::string& pattern,

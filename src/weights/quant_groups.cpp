@@ -295,6 +295,20 @@ void decode_mxfp4_groups(
   }
 }
 
+void split_mxfp4_blocks(const std::byte* src, int64_t n, std::byte* numbers, std::byte* scales) {
+  WR_CHECK_EQ(n % 32, 0);
+  for (int64_t g = 0; g < n / 32; ++g, src += 17, numbers += 16) {
+    scales[g] = src[0];
+    const std::byte* nibbles = src + 1;  // of elements i and i + 16
+    for (int i = 0; i < 8; ++i) {
+      const std::byte even = nibbles[2 * i];
+      const std::byte odd = nibbles[2 * i + 1];
+      numbers[i] = (even & std::byte{15}) | (odd << 4);
+      numbers[8 + i] = (even >> 4) | (odd & std::byte{0xf0});
+    }
+  }
+}
+
 void split_scales(TensorType type, const std::byte* src, int64_t n, const SplitScales& out) {
   constexpr uint16_t kSignBit = 0x8000;
   const TensorTypeTraits& traits = tensor_type_traits(type);

@@ -42,6 +42,9 @@ void decode_groups(
 void decode_mxfp4_groups(
     const std::byte* numbers, const std::byte* scales, int64_t n, int8_t* q, float* scale);
 
+// Separates n elements of GGUF's MXFP4 (a multiple of 32) into such numbers and scales.
+void split_mxfp4_blocks(const std::byte* src, int64_t n, std::byte* numbers, std::byte* scales);
+
 // The scales of a K-quant as the factors whose product they are: a half for each block and an s8
 // for each group. A block's decoded scale is exactly f16_to_f32(scale_half) * scale_factor, its bias
 // likewise. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's

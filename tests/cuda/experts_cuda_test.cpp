@@ -669,6 +669,10 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
     PackedKind kind;
     int32_t group = 128;
     bool zeros = false;
+    // As GGUF's types have them: float32 scales.
+    bool f32_scales = false;
+    bool biases = false;
+    int32_t zero_point = -1;  // the kind's usual one
   };
   const auto matrix = [&](const Case& c, int64_t rows, int64_t cols) {
     PackedWeight plain;
@@ -679,10 +683,20 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
     tiled.kind = c.kind;
     tiled.group = c.group;
     tiled.has_zero_points = c.zeros;
-    tiled.zero_point = c.kind == PackedKind::kQ4 ? 8 : c.kind == PackedKind::kQ8 ? 128 : 0;
-    std::uniform_int_distribution<int> number(0, c.kind == PackedKind::kQ4 ? 15 : 255);
-    const float most = c.kind == PackedKind::kQ4 ? 2e-2F : 1e-3F;
+    tiled.scales = c.f32_scales ? ScaleForm::kF32 : ScaleForm::kF16;
+    tiled.has_bias = c.biases;
+    tiled.zero_point = c.zero_point >= 0           ? c.zero_point
+                       : c.kind == PackedKind::kQ4 ? 8
+                       : c.kind == PackedKind::kQ6 ? 32
+                       : c.kind == PackedKind::kQ8 ? 128
+                                                   : 0;
+    const int largest = c.kind == PackedKind::kQ4 ? 15 : c.kind == PackedKind::kQ6 ? 63 : 255;
+    std::uniform_int_distribution<int> number(0, largest);
+    const float most = c.kind == PackedKind::kQ4   ? 2e-2F
+                       : c.kind == PackedKind::kQ6 ? 4e-3F
+                                                   : 1e-3F;
     std::uniform_real_distribution<float> scale(most / 10, most);
+    std::uniform_real_distribution<float> bias(-0.1F, 0.1F);
     const auto groups = static_cast<size_t>((cols + c.group - 1) / c.group);
     std::vector<uint16_t> values;
     values.reserve(static_cast<size_t>(plain.n) * static_cast<size_t>(cols));
@@ -692,7 +706,13 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
       std::vector<uint8_t> numbers(static_cast<size_t>(kQuantTileRows * cols));
       std::vector<float> scales(kQuantTileRows * groups);
       std::vector<uint8_t> zeros(kQuantTileRows * groups, static_cast<uint8_t>(tiled.zero_point));
-      std::ranges::generate(scales, [&] { return scale(rng_); });
+      // Float32 scales have so few bits that products with numbers are exact.
+      std::ranges::generate(scales, [&] {
+        return c.f32_scales ? std::ldexp(std::round(std::ldexp(scale(rng_), 20)), -20)
+                            : scale(rng_);
+      });
+      std::vector<float> biases(scales.size());
+      std::ranges::generate(biases, [&] { return c.biases ? bias(rng_) : -0.0F; });
       if (c.zeros) {
         std::ranges::generate(zeros, [&] { return static_cast<uint8_t>(number(rng_)); });
       }
@@ -706,11 +726,15 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
           numbers[i] = (numbers[i] & 0x7fU) == 0x7fU ? 0 : numbers[i];  // no NaN
           value = f8_e4m3_to_f32(numbers[i]);
         }
-        values.push_back(quant_weight(value, scales[at]));
+        values.push_back(c.f32_scales ? quant_weight(value, scales[at], biases[at])
+                                      : quant_weight(value, scales[at]));
       }
       pack_quant_tiles(tiled,
                        kQuantTileRows,
-                       {.numbers = numbers.data(), .scales = scales.data(), .zeros = zeros.data()},
+                       {.numbers = numbers.data(),
+                        .scales = scales.data(),
+                        .zeros = zeros.data(),
+                        .biases = biases.data()},
                        std::span(tiles).subspan(tile * of_tile_row, of_tile_row));
     }
     plain.data = reinterpret_cast<const std::byte*>(upload(values));
@@ -726,7 +750,15 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                         Case{{16, 4, 272, 80}, PackedKind::kQ4, 128},
                         Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, true},
                         Case{{32, 8, 1024, 320}, PackedKind::kQ4, 64, true},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32}}) {
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, true, true, 0},
+                        Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, true, true, 0},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, true, true},
+                        Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ6, 16, false, true},
+                        Case{{16, 4, 288, 96}, PackedKind::kQ6, 32, false, true, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, false, true},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 16, false, true, true}}) {
     const Sizes& sizes = c.sizes;
     const auto gate_up = matrix(c, 2 * sizes.inner, sizes.hidden);
     const auto down = matrix(c, sizes.hidden, sizes.inner);
@@ -742,8 +774,9 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
         {1, -1}, {2, -1}, {5, -1}, {5, 0}, {16, 13}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
     for (const auto& [toks, num_real] : counts) {
       SCOPED_TRACE(std::to_string(static_cast<int>(c.kind)) + " in groups of " +
-                   std::to_string(c.group) + ", " + std::to_string(sizes.num_experts) +
-                   " experts, " + std::to_string(toks) + ", " + std::to_string(num_real));
+                   std::to_string(c.group) + (c.f32_scales ? " with float32 scales, " : ", ") +
+                   std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
+                   std::to_string(num_real));
       const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
       const std::vector<float> logits = uneven_logits(toks, sizes.num_experts);
       const Run as_bf16 = run(sizes, plain, x, logits, num_real);

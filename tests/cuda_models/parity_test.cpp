@@ -302,6 +302,27 @@ TEST_F(CudaParity, Float32TinyModelsOfGgufEqualTransformers) {
     test::expect_equals_golden(options, name, 1e-5F);
   }
 }
+// GGUF's experts in MXFP4 are those of safetensors, in the same tiles on Hopper. The file's other matrices are the same too.
+TEST_F(CudaParity, Mxfp4OfGgufAsOfSafetensors) {
+  const auto tokens = [](const char* file) {
+    RigOptions options = test::tiny_options("gpt_oss_mxfp4", file);
+    options.config.device = "cuda";
+    options.config.dtype = "auto";
+    ModelRig rig(options);
+    for (const Request& request : greedy_requests(128, 24)) {
+      rig.add(request);
+    }
+    rig.run();
+    std::vector<std::vector<TokenId>> all;
+    for (const auto& [id, result] : rig.results()) {
+      all.push_back(result.tokens);
+    }
+    return all;
+  };
+  const auto of_gguf = tokens("/model.gguf");
+  EXPECT_EQ(of_gguf.size(), 10U);
+  EXPECT_EQ(of_gguf, tokens(""));
+}
 TEST_F(CudaParity, Float32Gemma3EqualsTheOracle) {
   test::expect_gemma3_equals_oracle(test::gemma3_config(), "cuda");
 }

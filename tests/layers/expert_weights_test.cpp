@@ -208,6 +208,46 @@ TEST_F(ExpertWeights, BecomeTiles) {
   }
 }
 
+// GGUF has gate and up rows in two tensors, and another order of numbers in a block: the same tiles.
+TEST_F(ExpertWeights, OfGgufBecomeTheSameTiles) {
+  const Checkpoint pairs = open("gpt_oss_mxfp4");
+  const std::string file = test::source_path("tests/golden/tiny/gpt_oss_mxfp4/model.gguf");
+  const Checkpoint blocks =
+      value_or_throw(Checkpoint::open({ModelFiles::Kind::kGguf, file, "gpt_oss_mxfp4"}));
+  DeviceFacts hopper;
+  hopper.kind = DeviceKind::kCuda;
+  hopper.compute_capability = 90;
+  WeightFormat of_pairs = mxfp4_pair_format(hopper);
+  WeightFormat of_blocks = mxfp4_blocks_format();
+  ASSERT_EQ(of_blocks.cuda.repack, Repack::kMxfp4Tiles);
+  of_pairs.cpu = of_pairs.cuda;
+  of_blocks.cpu = of_blocks.cuda;
+  ParameterLoader from_pairs(pairs, *stream_, arena_);
+  ParameterLoader from_blocks(blocks, *stream_, arena_);
+  for (const bool down : {false, true}) {
+    for (const int32_t world : {1, 2}) {
+      const int64_t rows = down ? kHidden : kInner;
+      const int64_t cols = down ? kInner : kHidden;
+      TensorSpec of_gguf{std::string("blk.1.ffn_") + (down ? "down" : "gate") + "_exps.weight",
+                         down ? rows : 2 * rows,
+                         cols};
+      of_gguf.slice = {kExperts * rows, cols, 3 * rows, 0};
+      of_gguf.second_half = down ? "" : "blk.1.ffn_up_exps.weight";
+      of_gguf.format = &of_blocks;
+      const PackedWeight got = from_blocks.matrix(cut(of_gguf, down, world - 1, world));
+      from_blocks.finish();
+      const PackedWeight wanted =
+          from_pairs.matrix(cut(spec(down, 3, &of_pairs), down, world - 1, world));
+      from_pairs.finish();
+      EXPECT_EQ(got.kind, PackedKind::kMxfp4);
+      ASSERT_EQ(got.n, wanted.n);
+      ASSERT_EQ(got.k, wanted.k);
+      EXPECT_EQ(std::memcmp(got.data, wanted.data, mxfp4_tiles_bytes(got.n, got.k)), 0)
+          << "down " << down << " world " << world;
+    }
+  }
+}
+
 // Those of a GPU's tiles are its own kernel's (ExpertProductsCuda).
 TEST_F(ExpertWeights, RandomOnesAreNearTheDeviationThatIsWanted) {
   const Checkpoint checkpoint = open("gpt_oss_mxfp4");

@@ -303,7 +303,9 @@ TEST_F(ParameterLoaderOnGpu, ExpertsTakeTilesToo) {
   EXPECT_EQ(arena_.used() - used, static_cast<size_t>(kRows * kCols) * 33 / 32);
   TensorSpec of_gguf = experts;
   of_gguf.name = "Q4_K";
-  EXPECT_EQ(load(of_gguf).kind, PackedKind::kBF16);
+  const PackedWeight groups = load(of_gguf);
+  EXPECT_EQ(groups.kind, PackedKind::kQ4) << "a quantised type stays as it is";
+  EXPECT_EQ(groups.scales, ScaleForm::kF32);
   EXPECT_EQ(load(experts, DType::kF32).kind, PackedKind::kF32);
   on(80);
   EXPECT_EQ(load(experts).kind, PackedKind::kBF16);

@@ -9,6 +9,7 @@
 #include "kernels/linear/quant/quant_tiles.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace warprow::cuda {
 namespace {
@@ -29,7 +30,7 @@ void launch_wide(Stream& stream, const ExpertLinearArgs& args, ExpertGemmArgs ge
   sm90_wide_expert_gemm<kKind>(stream, gemm, args.epilogue);
 }
 
-template <PackedKind kKind>
+template <PackedKind kKind, ScaleForm kScales = ScaleForm::kF16>
 void launch_sm90(Stream& stream,
                  const ExpertLinearArgs& args,
                  const ExpertGemmArgs& gemm,
@@ -42,22 +43,22 @@ void launch_sm90(Stream& stream,
       if (kKind == PackedKind::kF8 && gemm.k % 16 == 0 && gemm.max_places <= 3 * gemm.num_experts) {
         return sm90_f8_unit_gemm(stream, gemm, args.epilogue);
       }
-      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
+      return sm90_expert_gemm<kKind, kScales, 8>(stream, gemm, args.epilogue);
     }
   }
   if (tile_places == 32) {
-    return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
+    return sm90_expert_gemm<kKind, kScales, 32>(stream, gemm, args.epilogue);
   }
   if constexpr (kKind == PackedKind::kMxfp4) {
     if (tile_places == 64) {
-      return sm90_expert_gemm<kKind, 64>(stream, gemm, args.epilogue);
+      return sm90_expert_gemm<kKind, kScales, 64>(stream, gemm, args.epilogue);
     }
     if (tile_places == 96) {
-      return sm90_expert_gemm<kKind, 96>(stream, gemm, args.epilogue);
+      return sm90_expert_gemm<kKind, kScales, 96>(stream, gemm, args.epilogue);
     }
   }
   if (tile_places == 128) {
-    return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
+    return sm90_expert_gemm<kKind, kScales, 128>(stream, gemm, args.epilogue);
   }
   if constexpr (has_quant_tiles(kKind)) {
     WR_CHECK(false, "quantised experts and tiles of {} places", tile_places);
@@ -80,12 +81,14 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
   const bool tiles = has_quant_tiles(args.w.kind);
   WR_CHECK(wide || mxfp4 || tiles || args.w.kind == PackedKind::kBF16);
-  WR_CHECK(
-      !tiles || (args.n % (gates ? 32 : 16) == 0 && args.w.scales == ScaleForm::kF16 &&
-                 (args.w.group == 128 || (args.w.kind != PackedKind::kF8 && args.w.group >= 32))),
-      "tiles of {} rows an expert, groups of {}",
-      args.n,
-      args.w.group);
+  const bool f32_scales = args.w.scales == ScaleForm::kF32;
+  const bool has_group =
+      f32_scales ? args.w.group == 16 || args.w.group == 32
+                 : args.w.group == 128 || (args.w.kind != PackedKind::kF8 && args.w.group >= 32);
+  WR_CHECK(!tiles || (args.n % (gates ? 32 : 16) == 0 && has_group),
+           "tiles of {} rows an expert, groups of {}",
+           args.n,
+           args.w.group);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
            "x {}, y {}",
            dtype_name(args.x.dtype),
@@ -123,9 +126,10 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .n = args.n,
       .k = args.w.k,
       .tile_bytes = tiles ? quant_tile_bytes(args.w) : 0,
-      .group = args.w.group,
+      .log2_group = std::countr_zero(static_cast<uint32_t>(args.w.group)),
       .zero_point = args.w.zero_point,
       .has_zero_points = args.w.has_zero_points,
+      .has_biases = args.w.has_bias,
   };
   if (wide) {
     return plain_expert_gemm<float>(stream, gemm, args.epilogue);
@@ -140,9 +144,14 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     case PackedKind::kF8:
       return launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
     case PackedKind::kQ8:
-      return launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);
+      return f32_scales ? launch_sm90<PackedKind::kQ8, ScaleForm::kF32>(stream, args, gemm, width)
+                        : launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);
+    case PackedKind::kQ6:
+      WR_CHECK(f32_scales, "experts of six bits have float32 scales");
+      return launch_sm90<PackedKind::kQ6, ScaleForm::kF32>(stream, args, gemm, width);
     case PackedKind::kQ4:
-      return launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);
+      return f32_scales ? launch_sm90<PackedKind::kQ4, ScaleForm::kF32>(stream, args, gemm, width)
+                        : launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);
     default:
       return launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
   }

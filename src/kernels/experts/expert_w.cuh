@@ -96,12 +96,14 @@ __device__ __forceinline__ void store_products(
   }
 }
 
-template <PackedKind kKind>
+template <PackedKind kKind, ScaleForm kScales = ScaleForm::kF16>
 struct ExpertW;
 
 // Rows of bf16, by TMA.
 template <>
 struct ExpertW<PackedKind::kBF16> {
+  static constexpr bool kDequantises = false;
+  static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = 64;  // of a tile
   static constexpr int kTileBytes = 64 * 128;
   static constexpr int kPending = 1;  // groups of wgmmas in flight behind the next step's
@@ -213,6 +215,8 @@ class Mxfp4Numbers {
 // Tiles of MXFP4 (mxfp4_tiles.h), dequantised into registers. Those of a stage lie together.
 template <>
 struct ExpertW<PackedKind::kMxfp4> {
+  static constexpr bool kDequantises = true;
+  static constexpr bool kHasSmallTiles = true;
   static constexpr int kInputs = kMxfp4TileCols;
   static constexpr int kTileBytes = kMxfp4TileBytes;
   // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile, so each step ends before

@@ -4,6 +4,7 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/experts/expert_lists.h"
 #include "kernels/experts/expert_w.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
 #include "kernels/linear/quant/quant_numbers.cuh"
@@ -16,44 +17,51 @@
 // ExpertW of matrices in tiles of linear operations (kernels/linear/quant/quant_tiles.h), dequantised to quant_weight.
 namespace warprow::cuda {
 
+// A lane's words of a tile.
+struct QuantWords {
+  uint4 of_steps;  // of kStepsOfLoad steps of 16 inputs
+  uint4 upper;     // kQ6's upper bits, of all
+};
+
 // Which rows of a tile of 16 registers 0 and 2, or 1 and 3, of wgmma's operand A have in a lane: row lane / 4, or the one 8
-// below. Their numbers as pairs of bf16, exact but for a power of two that scales make up for.
-template <PackedKind kKind>
+// below. Their weights as pairs of bf16. step: of 16 inputs, of the tile. half: inputs c and c + 1, or the ones 8 behind them.
+template <PackedKind kKind, bool kF32Scales>
 class QuantRow;
 
 template <>
-class QuantRow<PackedKind::kF8> {
+class QuantRow<PackedKind::kF8, false> {
  public:
   __device__ explicit QuantRow(bool below) : shift_(below ? 8 : 0) {}
-  __device__ static uint32_t zero_of(uint32_t /*zero*/) { return 0; }
-  // step: of the four, or two, of 16 inputs in a lane's words. half: inputs c and c + 1, or the ones 8 behind them.
-  [[nodiscard]] __device__ uint32_t pair(const uint4& words,
-                                         int step,
-                                         int half,
-                                         uint32_t /*zero*/) const {
-    return QuantNumbers<PackedKind::kF8, false>::pair(word_of(words, step * 2 + half) << shift_);
+  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
+                                            int step,
+                                            int half,
+                                            const QuantScale& scale) const {
+    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
+    return scale.times(QuantNumbers<PackedKind::kF8, false>::pair(word << shift_));
   }
 
  private:
   int shift_;
 };
 
-template <>
-class QuantRow<PackedKind::kQ8> {
+template <bool kF32Scales>
+class QuantRow<PackedKind::kQ8, kF32Scales> {
  public:
+  using Scale = typename QuantNumbers<PackedKind::kQ8, kF32Scales>::Scale;
   __device__ explicit QuantRow(bool below) : first_(below ? 0x7440 : 0x7441) {}
-  __device__ static uint32_t zero_of(uint32_t zero) {
-    return QuantNumbers<PackedKind::kQ8, false>::zero_of(zero);
-  }
-  [[nodiscard]] __device__ uint32_t pair(const uint4& words,
-                                         int step,
-                                         int half,
-                                         uint32_t zero) const {
-    const uint32_t word = word_of(words, step * 2 + half);
-    const float less = __uint_as_float(zero);
-    const float first = __uint_as_float(__byte_perm(word, 0x4b000000U, first_));
-    const float second = __uint_as_float(__byte_perm(word, 0x4b000000U, first_ + 2));
-    return pack_bf16(__fsub_rn(first, less), __fsub_rn(second, less));
+  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
+                                            int step,
+                                            int half,
+                                            const Scale& scale) const {
+    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
+    if constexpr (kF32Scales) {
+      return pack_bf16(scale.weight(word, first_), scale.weight(word, first_ + 2));
+    } else {
+      const float less = __uint_as_float(scale.zero);
+      const float first = __uint_as_float(__byte_perm(word, 0x4b000000U, first_));
+      const float second = __uint_as_float(__byte_perm(word, 0x4b000000U, first_ + 2));
+      return scale.times(pack_bf16(__fsub_rn(first, less), __fsub_rn(second, less)));
+    }
   }
 
  private:
@@ -61,70 +69,136 @@ class QuantRow<PackedKind::kQ8> {
 };
 
 template <>
-class QuantRow<PackedKind::kQ4> {
+class QuantRow<PackedKind::kQ4, false> {
  public:
   __device__ explicit QuantRow(bool below) : shift_(below ? 4 : 0) {}
-  __device__ static uint32_t zero_of(uint32_t zero) {
-    return QuantNumbers<PackedKind::kQ4, false>::zero_of(zero);
-  }
-  [[nodiscard]] __device__ uint32_t pair(const uint4& words,
-                                         int step,
-                                         int half,
-                                         uint32_t zero) const {
-    const uint32_t word = word_of(words, step) >> (shift_ + 8 * half);
-    return sub_bf16x2((word & 0x000f000fU) | 0x43004300U, zero);
+  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
+                                            int step,
+                                            int half,
+                                            const QuantScale& scale) const {
+    const uint32_t word = word_of(words.of_steps, step % 4) >> (shift_ + 8 * half);
+    return scale.times(sub_bf16x2((word & 0x000f000fU) | 0x43004300U, scale.zero));
   }
 
  private:
   int shift_;
 };
 
+template <>
+class QuantRow<PackedKind::kQ4, true> {
+ public:
+  __device__ explicit QuantRow(bool below) : mask_(below ? 0xf0 : 0xf) {}
+  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
+                                            int step,
+                                            int half,
+                                            const NibbleScale& scale) const {
+    const uint32_t word = word_of(words.of_steps, step % 4);
+    const uint32_t mask = mask_ << 8 * half;
+    return pack_bf16(scale.weight(and_or(word, mask, NibbleScale::kMore), half),
+                     scale.weight(and_or(word >> 16, mask, NibbleScale::kMore), half));
+  }
+
+ private:
+  uint32_t mask_;
+};
+
+template <>
+class QuantRow<PackedKind::kQ6, true> {
+ public:
+  __device__ explicit QuantRow(bool below)
+      : mask_(below ? 0xf0 : 0xf), two_(below ? 0x300 : 0x30) {}
+  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
+                                            int step,
+                                            int half,
+                                            const NibbleScale& scale) const {
+    const uint32_t word = word_of(words.of_steps, step % 4);
+    const uint32_t pair = word_of(words.upper, step / 2);
+    const uint32_t above = step % 2 == 0 ? pair : __byte_perm(pair, 0, 0x1032);
+    const uint32_t mask = mask_ << 8 * half;
+    const uint32_t two = two_ << 8 * half;
+    const auto weight = [&](uint32_t of_word, uint32_t of_above) {
+      return scale.weight(and_or(of_word, mask, and_or(of_above, two, NibbleScale::kMore)), half);
+    };
+    return pack_bf16(weight(word, above), weight(word >> 16, above >> 2));
+  }
+
+ private:
+  uint32_t mask_;
+  uint32_t two_;
+};
+
 // A lane's two rows in tiles of linear operations (quant_tiles.h). kGates: a gate row and its up row, row lane / 4 of their
 // tiles, or, with `below`, the one 8 below. Else both rows of one tile.
-template <PackedKind kKind, bool kGates>
+template <PackedKind kKind, bool kF32Scales, bool kGates>
 class QuantRows {
  public:
+  using Numbers = QuantNumbers<kKind, kF32Scales>;
+
   // first, second: tiles in shared memory; second: the up rows'.
   __device__ __forceinline__
   QuantRows(const ExpertGemmArgs& a, uint32_t first, uint32_t second, bool below, int lane)
-      : group_(kKind == PackedKind::kF8 ? 128 : a.group),
+      : log2_group_(kKind == PackedKind::kF8 ? 7 : a.log2_group),
         zero_point_(a.zero_point),
         has_zeros_(kKind != PackedKind::kF8 && a.has_zero_points),
+        has_biases_(kF32Scales && a.has_biases),
+        row_bytes_(has_biases_ ? 8 : 4),
         numbers_{first + lane * 16, second + lane * 16},
-        scales_at_{first + quant_number_bytes(kKind) + (lane / 4 + (kGates && below ? 8 : 0)) * 4,
+        scales_at_{first + quant_number_bytes(kKind) +
+                       (lane / 4 + (is_below(0, below) ? 8 : 0)) * row_bytes_,
                    (kGates ? second : first) + quant_number_bytes(kKind) +
-                       (lane / 4 + (!kGates || below ? 8 : 0)) * 4},
-        rows_{QuantRow<kKind>(kGates && below), QuantRow<kKind>(!kGates || below)} {}
-
-  // Inputs 32 i to 32 i + 31 as quant_weight: two operands of 16 inputs. In ascending order of i.
-  __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[2][4]) {
-    if (i * 32 % group_ == 0) {
-      read_scales(i * 32 / group_);
+                       (lane / 4 + (is_below(1, below) ? 8 : 0)) * row_bytes_},
+        rows_{QuantRow<kKind, kF32Scales>(is_below(0, below)),
+              QuantRow<kKind, kF32Scales>(is_below(1, below))},
+        below_{is_below(0, below), is_below(1, below)} {
+    if constexpr (kF32Scales) {
+      scales_[0].set_zero(below_[0], a.zero_point);
+      scales_[1].set_zero(below_[1], a.zero_point);
     }
-    constexpr int kSteps = QuantNumbers<kKind, false>::kStepsOfLoad;
+  }
+
+  // Inputs 32 i to 32 i + 31 as weights: two operands of 16 inputs. In ascending order of i.
+  __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[2][4]) {
+    if (kF32Scales || (i * 32 & ((1 << log2_group_) - 1)) == 0) {
+      read_scales(i * 32 >> log2_group_);
+    }
+    constexpr int kSteps = Numbers::kStepsOfLoad;
     if (i * 2 % kSteps == 0) {
-      words_[0] = load_shared_four(numbers_[0] + i * 2 / kSteps * 512);
-      words_[1] = kGates ? load_shared_four(numbers_[1] + i * 2 / kSteps * 512) : words_[0];
+      words_[0].of_steps = load_shared_four(numbers_[0] + i * 2 / kSteps * 512);
+      words_[1].of_steps =
+          kGates ? load_shared_four(numbers_[1] + i * 2 / kSteps * 512) : words_[0].of_steps;
+    }
+    if (kKind == PackedKind::kQ6 && i == 0) {
+      constexpr uint32_t kUpper = quant_number_bytes(PackedKind::kQ4);
+      words_[0].upper = load_shared_four(numbers_[0] + kUpper);
+      words_[1].upper = kGates ? load_shared_four(numbers_[1] + kUpper) : words_[0].upper;
     }
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
+      if (kF32Scales && step == 1 && log2_group_ == 4) {
+        read_scales(i * 2 + 1);
+      }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int row = j % 2;
-        d[step][j] = scales_[row].times(
-            rows_[row].pair(words_[row], (i * 2 + step) % kSteps, j / 2, scales_[row].zero));
+        d[step][j] = rows_[row].weights(words_[row], i * 2 + step, j / 2, scales_[row]);
       }
     }
   }
 
  private:
+  // Registers 0 and 2, or 1 and 3: gate rows and up rows, or the upper and the lower half of a tile.
+  __device__ static bool is_below(int row, bool below) { return kGates ? below : row == 1; }
+
   __device__ __forceinline__ void read_scales(int group) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const uint32_t at = scales_at_[row] + group * kQuantTileRows * 4;
-      scales_[row].set_scale(load_shared(at));
-      if constexpr (kKind != PackedKind::kF8) {
-        scales_[row].zero = QuantRow<kKind>::zero_of(
+      const uint32_t at = scales_at_[row] + group * kQuantTileRows * row_bytes_;
+      if constexpr (kF32Scales) {
+        const float bias = has_biases_ ? __uint_as_float(load_shared(at + 4)) : -0.0F;
+        scales_[row].set_scale(below_[row], __uint_as_float(load_shared(at)), bias);
+      } else {
+        scales_[row].set_scale(load_shared(at));
+        scales_[row].zero = Numbers::zero_of(
             has_zeros_ ? load_shared_byte(zeros_at(row) + group * kQuantTileRows) : zero_point_);
       }
     }
@@ -133,27 +207,35 @@ class QuantRows {
   [[nodiscard]] __device__ uint32_t zeros_at(int row) const {
     const uint32_t numbers = numbers_[kGates ? row : 0] - threadIdx.x % 32 * 16;
     const uint32_t scales = numbers + quant_number_bytes(kKind);
-    return scales + kQuantTileCols / group_ * kQuantTileRows * 4 + (scales_at_[row] - scales) / 4;
+    return scales + (kQuantTileCols >> log2_group_) * kQuantTileRows * 4 +
+           (scales_at_[row] - scales) / 4;
   }
 
-  int group_;
+  int log2_group_;
   uint32_t zero_point_;
   bool has_zeros_;
+  bool has_biases_;
+  int row_bytes_;
   uint32_t numbers_[2];
   uint32_t scales_at_[2];
-  QuantRow<kKind> rows_[2];
-  QuantScale scales_[2];
-  uint4 words_[2];
+  QuantRow<kKind, kF32Scales> rows_[2];
+  bool below_[2];
+  typename Numbers::Scale scales_[2];
+  QuantWords words_[2];
 };
 
 // Tiles of linear operations, four of 16 rows each, dequantised into registers. A gated tile has two of gate rows and two of
 // their up rows.
-template <PackedKind kKind>
+template <PackedKind kKind, bool kF32Scales>
 struct ExpertTiles {
+  static constexpr bool kDequantises = true;
+  static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = kQuantTileCols;
-  // Room for 16 rows: with F8 one group, else up to four with zero points.
+  // Room for 16 rows: with F8 one group; with float32 scales up to eight with biases; else up to four with zero points.
   static constexpr int kPartBytes =
-      quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8 ? 4 : 4 * 5);
+      quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8 ? 4
+                                                    : kF32Scales             ? 8 * 8
+                                                                             : 4 * 5);
   static constexpr int kTileBytes = 4 * kPartBytes;
   static constexpr int kPending = 0;  // as MXFP4
 
@@ -217,7 +299,8 @@ struct ExpertTiles {
                                                   int thread) {
     const int warp = thread / 32;
     const uint32_t first = w + (kGates ? warp / 2 : warp) * kPartBytes;
-    QuantRows<kKind, kGates> rows(a, first, first + 2 * kPartBytes, warp % 2 == 1, thread % 32);
+    QuantRows<kKind, kF32Scales, kGates> rows(
+        a, first, first + 2 * kPartBytes, warp % 2 == 1, thread % 32);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // 64 inputs
       uint32_t d[2][2][4];
@@ -236,11 +319,8 @@ struct ExpertTiles {
   }
 };
 
-template <>
-struct ExpertW<PackedKind::kF8> : ExpertTiles<PackedKind::kF8> {};
-template <>
-struct ExpertW<PackedKind::kQ8> : ExpertTiles<PackedKind::kQ8> {};
-template <>
-struct ExpertW<PackedKind::kQ4> : ExpertTiles<PackedKind::kQ4> {};
+template <PackedKind kKind, ScaleForm kScales>
+  requires(has_quant_tiles(kKind))
+struct ExpertW<kKind, kScales> : ExpertTiles<kKind, kScales == ScaleForm::kF32> {};
 
 }  // namespace warprow::cuda

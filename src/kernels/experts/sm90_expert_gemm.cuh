@@ -33,14 +33,14 @@ namespace warprow::cuda {
 
 namespace sm90_expert_detail {
 
-template <PackedKind kKind, int kCols>
+template <typename W, int kCols>
 struct Sizes {
   // Dequantising keeps more warps busy than multiplying: of few places more CTAs, else many groups, which get the registers that
   // others leave.
-  static constexpr bool kDequantises = kKind != PackedKind::kBF16;
+  static constexpr bool kDequantises = W::kDequantises;
   static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
   // Small tiles of w: two of them in a stage. 32 places of x are as many bytes as 128 rows of w, so four groups share them.
-  static constexpr bool kHasPairs = kKind == PackedKind::kMxfp4 && kCols < 128;
+  static constexpr bool kHasPairs = W::kHasSmallTiles && kCols < 128;
   // Consumer warpgroups.
   static constexpr int kGroups = kHasPairs ? 4 : kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;
   static constexpr int kCtas = kHasPairs                     ? 1
@@ -52,15 +52,15 @@ struct Sizes {
                                     : kHasPairs || kHasManyGroups ? 96
                                                                   : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  static constexpr int kTiles = kHasPairs ? 2 : 1;                  // of w in a stage
-  static constexpr int kInputs = kTiles * ExpertW<kKind>::kInputs;  // of a stage, in blocks of 64
+  static constexpr int kTiles = kHasPairs ? 2 : 1;     // of w in a stage
+  static constexpr int kInputs = kTiles * W::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Of 16 bytes, of a block, by a gatherer; some have one less.
   static constexpr int kPieces = (kCols * 8 + kGatherers - 1) / kGatherers;
   static constexpr int kRows = kGroups * 64;  // of w
   static constexpr int kXBlockBytes = kCols * 128;
   static constexpr int kXBytes = kBlocks * kXBlockBytes;
-  static constexpr int kTileBytes = kTiles * ExpertW<kKind>::kTileBytes;  // of a group
+  static constexpr int kTileBytes = kTiles * W::kTileBytes;  // of a group
   static constexpr int kStageBytes = (kXBytes + kGroups * kTileBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = std::min(216 * 1024 / kCtas / kStageBytes, 24);
   static constexpr int kLag = std::min(kStages - 2, 6);  // stages of x in flight
@@ -75,12 +75,11 @@ struct Params {
 };
 
 // One thread: loads w.
-template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
+template <typename W, LinearEpilogue kEpilogue, int kCols>
 __device__ void load_w(const Params& p,
                        const CUtensorMap& map,
-                       typename Sizes<kKind, kCols>::Ring ring) {
-  using S = Sizes<kKind, kCols>;
-  using W = ExpertW<kKind>;
+                       typename Sizes<W, kCols>::Ring ring) {
+  using S = Sizes<W, kCols>;
   const uint64_t policy = kCols == 128 ? read_again() : read_once();
   const int items = expert_items(p.a, p.row_tiles);
   for (int index = static_cast<int>(blockIdx.x); index < items;
@@ -99,9 +98,9 @@ __device__ void load_w(const Params& p,
 }
 
 // All gatherers: load rows of x, 16 bytes at a time, and zeros behind a row's end.
-template <PackedKind kKind, int kCols>
-__device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring ring, int thread) {
-  using S = Sizes<kKind, kCols>;
+template <typename W, int kCols>
+__device__ void gather_x(const Params& p, typename Sizes<W, kCols>::Ring ring, int thread) {
+  using S = Sizes<W, kCols>;
   const int items = expert_items(p.a, p.row_tiles);
   const int piece = thread % 8;
   typename S::Ring arrived = ring;
@@ -164,12 +163,11 @@ __device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring rin
 }
 
 // The chain of an item by wgmma: 64 rows of w, up to kPlaces places.
-template <PackedKind kKind, bool kGates, int kCols, int kPlaces>
+template <typename W, bool kGates, int kCols, int kPlaces>
 __device__ __forceinline__ void sum_by_group(const Params& p,
-                                             typename Sizes<kKind, kCols>::Ring& ring,
+                                             typename Sizes<W, kCols>::Ring& ring,
                                              float (&sum)[kPlaces / 2]) {
-  using S = Sizes<kKind, kCols>;
-  using W = ExpertW<kKind>;
+  using S = Sizes<W, kCols>;
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   uint32_t used = 0;
@@ -195,18 +193,18 @@ __device__ __forceinline__ void sum_by_group(const Params& p,
 }
 
 // One item by a consumer warpgroup: 64 rows of w, up to kPlaces places.
-template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols, int kPlaces>
+template <typename W, LinearEpilogue kEpilogue, int kCols, int kPlaces>
 __device__ __forceinline__ void multiply(const Params& p,
-                                         typename Sizes<kKind, kCols>::Ring& ring,
+                                         typename Sizes<W, kCols>::Ring& ring,
                                          const ExpertItem& item) {
-  using S = Sizes<kKind, kCols>;
+  using S = Sizes<W, kCols>;
   constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
   float sum[kPlaces / 2];
 #pragma unroll
   for (float& v : sum) {
     v = 0.0F;
   }
-  sum_by_group<kKind, kGates, kCols, kPlaces>(p, ring, sum);
+  sum_by_group<W, kGates, kCols, kPlaces>(p, ring, sum);
   // Products 4 j to 4 j + 3 are those of places 8 j to 8 j + 7.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = item.row_tile * S::kRows + static_cast<int>(threadIdx.x) / 32 * 16;
@@ -234,8 +232,8 @@ struct NarrowWidths {
 };
 
 // Consumers: every item, those of few places in narrow products.
-template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
-__device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring ring) {
+template <typename W, LinearEpilogue kEpilogue, int kCols>
+__device__ void multiply_all(const Params& p, typename Sizes<W, kCols>::Ring ring) {
   const int items = warp_uniform(expert_items(p.a, p.row_tiles));
   const auto step = static_cast<int>(gridDim.x);
   auto index = static_cast<int>(blockIdx.x);
@@ -250,28 +248,28 @@ __device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring
       next = ExpertItem(p.a, p.row_tiles, index + step);
     }
     // Products of few places are narrow.
-    using Widths = NarrowWidths<kCols, Sizes<kKind, kCols>::kDequantises>;
+    using Widths = NarrowWidths<kCols, Sizes<W, kCols>::kDequantises>;
     if constexpr (Widths::kFew < Widths::kSome) {
       if (item.num_places <= Widths::kFew) {
-        multiply<kKind, kEpilogue, kCols, Widths::kFew>(p, ring, item);
+        multiply<W, kEpilogue, kCols, Widths::kFew>(p, ring, item);
         continue;
       }
     }
     if constexpr (Widths::kSome < kCols) {
       if (item.num_places <= Widths::kSome) {
-        multiply<kKind, kEpilogue, kCols, Widths::kSome>(p, ring, item);
+        multiply<W, kEpilogue, kCols, Widths::kSome>(p, ring, item);
         continue;
       }
     }
-    multiply<kKind, kEpilogue, kCols, kCols>(p, ring, item);
+    multiply<W, kEpilogue, kCols, kCols>(p, ring, item);
   }
 }
 
-template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
-__global__ void __launch_bounds__(Sizes<kKind, kCols>::kThreads, Sizes<kKind, kCols>::kCtas)
+template <typename W, LinearEpilogue kEpilogue, int kCols>
+__global__ void __launch_bounds__(Sizes<W, kCols>::kThreads, Sizes<W, kCols>::kCtas)
 sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap w_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using S = Sizes<kKind, kCols>;
+  using S = Sizes<W, kCols>;
   extern __shared__ unsigned char memory[];
   __shared__ uint64_t barriers[2 * S::kStages];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
@@ -299,24 +297,24 @@ sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUt
       pdl_wait();
     }
     if (thread == S::kConsumers + S::kGatherers) {
-      load_w<kKind, kEpilogue, kCols>(p, w_map, ring);
+      load_w<W, kEpilogue, kCols>(p, w_map, ring);
     }
     return;
   }
   pdl_wait();
   pdl_release();
   if (warp >= S::kConsumers / 32) {
-    gather_x<kKind, kCols>(p, ring, thread - S::kConsumers);
+    gather_x<W, kCols>(p, ring, thread - S::kConsumers);
   } else {
-    multiply_all<kKind, kEpilogue, kCols>(p, ring);
+    multiply_all<W, kEpilogue, kCols>(p, ring);
   }
 #endif
 }
 
-template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
+template <typename W, LinearEpilogue kEpilogue, int kCols>
 void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
-  using S = Sizes<kKind, kCols>;
-  constexpr auto* kKernel = &sm90_expert_kernel<kKind, kEpilogue, kCols>;
+  using S = Sizes<W, kCols>;
+  constexpr auto* kKernel = &sm90_expert_kernel<W, kEpilogue, kCols>;
   allow_shared_bytes<kKernel>(S::kSharedBytes);
   const Params params{args, ceil_div(args.n, S::kRows), ceil_div(args.k, S::kInputs)};
   LaunchShape shape;
@@ -330,23 +328,23 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
          shape,
          kKernel,
          params,
-         ExpertW<kKind>::template map<kEpilogue>(args, S::kGroups));
+         W::template map<kEpilogue>(args, S::kGroups));
 }
 
 }  // namespace sm90_expert_detail
 
-template <PackedKind kKind, int kCols>
+template <PackedKind kKind, ScaleForm kScales, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
   using namespace sm90_expert_detail;
   if (epilogue == LinearEpilogue::kSwiGlu) {
-    launch_instance<kKind, LinearEpilogue::kSwiGlu, kCols>(stream, args);
+    launch_instance<ExpertW<kKind, kScales>, LinearEpilogue::kSwiGlu, kCols>(stream, args);
   } else {
-    launch_instance<kKind, LinearEpilogue::kStore, kCols>(stream, args);
+    launch_instance<ExpertW<kKind, kScales>, LinearEpilogue::kStore, kCols>(stream, args);
   }
 }
 
-template void sm90_expert_gemm<WR_KIND, WR_COLS>(Stream& stream,
-                                                 const ExpertGemmArgs& args,
-                                                 LinearEpilogue epilogue);
+template void sm90_expert_gemm<WR_KIND, WR_SCALES, WR_COLS>(Stream& stream,
+                                                            const ExpertGemmArgs& args,
+                                                            LinearEpilogue epilogue);
 
 }  // namespace warprow::cuda

@@ -27,14 +27,15 @@ struct ExpertGemmArgs {
   int32_t k;
   // w in tiles of linear operations (quant_tiles.h).
   int32_t tile_bytes = 0;
-  int32_t group = 128;
+  int32_t log2_group = 7;  // inputs of a scale
   int32_t zero_point = 0;
   bool has_zero_points = false;
+  bool has_biases = false;  // of groups
 };
 
-// Hopper. kCols: expert_tile_places of the work list: 8, 32 or 128 for kBF16, kF8, kQ8 and kQ4; 32, 64, 96 or 128 for
-// kMxfp4. One file for each instance (cmake/stubs.cmake).
-template <PackedKind kKind, int kCols>
+// Hopper. kCols: expert_tile_places of the work list: 32, 64, 96 or 128 for kMxfp4, else 8, 32 or 128. One file for each
+// instance (cmake/stubs.cmake).
+template <PackedKind kKind, ScaleForm kScales, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for MXFP4 and a work list of up to eight places a tile.

@@ -136,14 +136,16 @@ struct QuantNumbers<PackedKind::kQ8, false> {
 // The scale of a row whose numbers are used where their nibbles lie in half a word: row u in nibbles 0 and 2, row u + 8 in 1
 // and 3. There a number is 16^nibble times as large, for which its scale makes up.
 struct NibbleScale {
+  static constexpr uint32_t kMore = 0x4b000000U;  // 2^23 as float32
   float zero[2];
   float scale[2];
   float bias;
 
-  __device__ void set_zero(int row, int32_t number) {
+  // number: 0 to 255.
+  __device__ void set_zero(int row, uint32_t number) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      zero[i] = 0x1p23F + static_cast<float>(number << (4 * row + 8 * i));
+      zero[i] = __uint_as_float(kMore + (number << (4 * row + 8 * i)));
     }
   }
   __device__ void set_scale(int row, float of_row, float bias_of_row) {
@@ -152,7 +154,6 @@ struct NibbleScale {
     bias = bias_of_row;
   }
   // bits: of a float32 that is 2^23 more than the number.
-  static constexpr uint32_t kMore = 0x4b000000U;
   [[nodiscard]] __device__ float weight(uint32_t bits, int i) const {
     return __fmaf_rn(__fsub_rn(__uint_as_float(bits), zero[i]), scale[i], bias);
   }
@@ -212,8 +213,8 @@ struct QuantNumbers<PackedKind::kQ8, true> {
     float scale;
     float bias;
 
-    __device__ void set_zero(int /*row*/, int32_t number) {
-      zero = 0x1p23F + static_cast<float>(number);
+    __device__ void set_zero(int /*row*/, uint32_t number) {
+      zero = __uint_as_float(0x4b000000U + number);
     }
     __device__ void set_scale(int /*row*/, float of_row, float bias_of_row) {
       scale = of_row;
