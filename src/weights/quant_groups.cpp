@@ -199,7 +199,7 @@ void decode_mxfp4(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   *bias = kNoBias;
   unpack_nibbles<16>(src + 1, q);
   for (int i = 0; i < 32; ++i) {
-    q[i] = kTwiceE2m1[static_cast<size_t>(q[i])];
+    q[i] = kTwiceE2m1[static_cast<uint8_t>(q[i])];
   }
 }
 
