@@ -83,8 +83,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   WR_CHECK(wide || mxfp4 || tiles || args.w.kind == PackedKind::kBF16);
   const bool f32_scales = args.w.scales == ScaleForm::kF32;
   const bool has_group =
-      f32_scales ? args.w.group == 16 || args.w.group == 32
-                 : args.w.group == 128 || (args.w.kind != PackedKind::kF8 && args.w.group >= 32);
+      has_quant_group(args.w) && (args.w.kind != PackedKind::kF8 || args.w.group == kQuantTileCols);
   WR_CHECK(!tiles || (args.n % (gates ? 32 : 16) == 0 && has_group),
            "tiles of {} rows an expert, groups of {}",
            args.n,

@@ -84,8 +84,7 @@ struct Operands {
         break;
       }
       uint32_t d[4];
-      Numbers::decode(
-          words[step / Numbers::kStepsOfLoad], step % Numbers::kStepsOfLoad, of_rows, d);
+      dequantise_step<Numbers>({words[step / Numbers::kStepsOfLoad], {}}, step, of_rows, d);
       mma_bf16(sum, d, x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]);
     }
   }

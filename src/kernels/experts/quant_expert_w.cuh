@@ -17,116 +17,6 @@
 // ExpertW of matrices in tiles of linear operations (kernels/linear/quant/quant_tiles.h), dequantised to quant_weight.
 namespace warprow::cuda {
 
-// A lane's words of a tile.
-struct QuantWords {
-  uint4 of_steps;  // of kStepsOfLoad steps of 16 inputs
-  uint4 upper;     // kQ6's upper bits, of all
-};
-
-// Which rows of a tile of 16 registers 0 and 2, or 1 and 3, of wgmma's operand A have in a lane: row lane / 4, or the one 8
-// below. Their weights as pairs of bf16. step: of 16 inputs, of the tile. half: inputs c and c + 1, or the ones 8 behind them.
-template <PackedKind kKind, bool kF32Scales>
-class QuantRow;
-
-template <>
-class QuantRow<PackedKind::kF8, false> {
- public:
-  __device__ explicit QuantRow(bool below) : shift_(below ? 8 : 0) {}
-  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
-                                            int step,
-                                            int half,
-                                            const QuantScale& scale) const {
-    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
-    return scale.times(QuantNumbers<PackedKind::kF8, false>::pair(word << shift_));
-  }
-
- private:
-  int shift_;
-};
-
-template <bool kF32Scales>
-class QuantRow<PackedKind::kQ8, kF32Scales> {
- public:
-  using Scale = typename QuantNumbers<PackedKind::kQ8, kF32Scales>::Scale;
-  __device__ explicit QuantRow(bool below) : first_(below ? 0x7440 : 0x7441) {}
-  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
-                                            int step,
-                                            int half,
-                                            const Scale& scale) const {
-    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
-    if constexpr (kF32Scales) {
-      return pack_bf16(scale.weight(word, first_), scale.weight(word, first_ + 2));
-    } else {
-      const float less = __uint_as_float(scale.zero);
-      const float first = __uint_as_float(__byte_perm(word, 0x4b000000U, first_));
-      const float second = __uint_as_float(__byte_perm(word, 0x4b000000U, first_ + 2));
-      return scale.times(pack_bf16(__fsub_rn(first, less), __fsub_rn(second, less)));
-    }
-  }
-
- private:
-  uint32_t first_;
-};
-
-template <>
-class QuantRow<PackedKind::kQ4, false> {
- public:
-  __device__ explicit QuantRow(bool below) : shift_(below ? 4 : 0) {}
-  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
-                                            int step,
-                                            int half,
-                                            const QuantScale& scale) const {
-    const uint32_t word = word_of(words.of_steps, step % 4) >> (shift_ + 8 * half);
-    return scale.times(sub_bf16x2((word & 0x000f000fU) | 0x43004300U, scale.zero));
-  }
-
- private:
-  int shift_;
-};
-
-template <>
-class QuantRow<PackedKind::kQ4, true> {
- public:
-  __device__ explicit QuantRow(bool below) : mask_(below ? 0xf0 : 0xf) {}
-  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
-                                            int step,
-                                            int half,
-                                            const NibbleScale& scale) const {
-    const uint32_t word = word_of(words.of_steps, step % 4);
-    const uint32_t mask = mask_ << 8 * half;
-    return pack_bf16(scale.weight(and_or(word, mask, NibbleScale::kMore), half),
-                     scale.weight(and_or(word >> 16, mask, NibbleScale::kMore), half));
-  }
-
- private:
-  uint32_t mask_;
-};
-
-template <>
-class QuantRow<PackedKind::kQ6, true> {
- public:
-  __device__ explicit QuantRow(bool below)
-      : mask_(below ? 0xf0 : 0xf), two_(below ? 0x300 : 0x30) {}
-  [[nodiscard]] __device__ uint32_t weights(const QuantWords& words,
-                                            int step,
-                                            int half,
-                                            const NibbleScale& scale) const {
-    const uint32_t word = word_of(words.of_steps, step % 4);
-    const uint32_t pair = word_of(words.upper, step / 2);
-    const uint32_t above = step % 2 == 0 ? pair : __byte_perm(pair, 0, 0x1032);
-    const uint32_t mask = mask_ << 8 * half;
-    const uint32_t two = two_ << 8 * half;
-    const auto weight = [&](uint32_t of_word, uint32_t of_above) {
-      return scale.weight(and_or(of_word, mask, and_or(of_above, two, NibbleScale::kMore)), half);
-    };
-    return pack_bf16(weight(word, above), weight(word >> 16, above >> 2));
-  }
-
- private:
-  uint32_t mask_;
-  uint32_t two_;
-};
-
 // A lane's two rows in tiles of linear operations (quant_tiles.h). kGates: a gate row and its up row, row lane / 4 of their
 // tiles, or, with `below`, the one 8 below. Else both rows of one tile.
 template <PackedKind kKind, bool kF32Scales, bool kGates>
@@ -142,17 +32,14 @@ class QuantRows {
         has_zeros_(kKind != PackedKind::kF8 && a.has_zero_points),
         has_biases_(kF32Scales && a.has_biases),
         row_bytes_(has_biases_ ? 8 : 4),
+        rows_{kGates ? int{below} : 0, kGates ? int{below} : 1},
         numbers_{first + lane * 16, second + lane * 16},
-        scales_at_{first + quant_number_bytes(kKind) +
-                       (lane / 4 + (is_below(0, below) ? 8 : 0)) * row_bytes_,
+        scales_at_{first + quant_number_bytes(kKind) + (lane / 4 + rows_[0] * 8) * row_bytes_,
                    (kGates ? second : first) + quant_number_bytes(kKind) +
-                       (lane / 4 + (is_below(1, below) ? 8 : 0)) * row_bytes_},
-        rows_{QuantRow<kKind, kF32Scales>(is_below(0, below)),
-              QuantRow<kKind, kF32Scales>(is_below(1, below))},
-        below_{is_below(0, below), is_below(1, below)} {
+                       (lane / 4 + rows_[1] * 8) * row_bytes_} {
     if constexpr (kF32Scales) {
-      scales_[0].set_zero(below_[0], a.zero_point);
-      scales_[1].set_zero(below_[1], a.zero_point);
+      scales_[0].set_zero(rows_[0], a.zero_point);
+      scales_[1].set_zero(rows_[1], a.zero_point);
     }
   }
 
@@ -179,23 +66,20 @@ class QuantRows {
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int row = j % 2;
-        d[step][j] = rows_[row].weights(words_[row], i * 2 + step, j / 2, scales_[row]);
+        d[step][j] =
+            Numbers::weights(words_[j % 2], i * 2 + step, j / 2, rows_[j % 2], scales_[j % 2]);
       }
     }
   }
 
  private:
-  // Registers 0 and 2, or 1 and 3: gate rows and up rows, or the upper and the lower half of a tile.
-  __device__ static bool is_below(int row, bool below) { return kGates ? below : row == 1; }
-
   __device__ __forceinline__ void read_scales(int group) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const uint32_t at = scales_at_[row] + group * kQuantTileRows * row_bytes_;
       if constexpr (kF32Scales) {
         const float bias = has_biases_ ? __uint_as_float(load_shared(at + 4)) : -0.0F;
-        scales_[row].set_scale(below_[row], __uint_as_float(load_shared(at)), bias);
+        scales_[row].set_scale(rows_[row], __uint_as_float(load_shared(at)), bias);
       } else {
         scales_[row].set_scale(load_shared(at));
         scales_[row].zero = Numbers::zero_of(
@@ -216,10 +100,9 @@ class QuantRows {
   bool has_zeros_;
   bool has_biases_;
   int row_bytes_;
+  int rows_[2];  // of registers 0 and 2, and of 1 and 3, as QuantNumbers counts them
   uint32_t numbers_[2];
   uint32_t scales_at_[2];
-  QuantRow<kKind, kF32Scales> rows_[2];
-  bool below_[2];
   typename Numbers::Scale scales_[2];
   QuantWords words_[2];
 };

@@ -58,10 +58,9 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   }
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
-  uint4 words = {};
-  uint4 upper_bits = {};
+  QuantWords words = {};
   if constexpr (kKind == PackedKind::kQ6) {
-    upper_bits =
+    words.upper =
         __ldg(reinterpret_cast<const uint4*>(from + quant_number_bytes(PackedKind::kQ4)) + lane);
   }
 #pragma unroll
@@ -82,15 +81,11 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
       }
     }
     if (step % Numbers::kStepsOfLoad == 0) {
-      words =
+      words.of_steps =
           __ldg(reinterpret_cast<const uint4*>(from) + step / Numbers::kStepsOfLoad * 32 + lane);
     }
     uint32_t d[4];
-    if constexpr (kKind == PackedKind::kQ6) {
-      Numbers::decode(words, upper_bits, step, scales, d);
-    } else {
-      Numbers::decode(words, step % Numbers::kStepsOfLoad, scales, d);
-    }
+    dequantise_step<Numbers>(words, step, scales, d);
     uint32_t* upper = rows + lane / 4 * kPitch + step * 8 + lane % 4;
     upper[0] = d[0];
     upper[8 * kPitch] = d[1];

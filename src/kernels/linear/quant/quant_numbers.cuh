@@ -53,8 +53,17 @@ __device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Four registers for 16 inputs: row u at c and c + 1; row u + 8; row u at c + 8 and c + 9; row u + 8. scales: of rows u and
-// u + 8.
+// 2^23 as a float32. With a number below 2^23 in its last bits it is that much more.
+constexpr uint32_t kTwoTo23 = 0x4b000000U;
+
+// A lane's words of a tile.
+struct QuantWords {
+  uint4 of_steps;  // of kStepsOfLoad steps of 16 inputs
+  uint4 upper;     // kQ6: the upper bits of the whole tile
+};
+
+// weights: one of the four registers for 16 inputs, a pair of bf16. step: of 16 inputs, of the tile. half: inputs c and c + 1,
+// or the ones 8 behind them. row: 0 is row u, 1 is row u + 8. scale: of that row.
 template <PackedKind kKind, bool kF32Scales>
 struct QuantNumbers;
 
@@ -64,21 +73,12 @@ struct QuantNumbers<PackedKind::kF8, false> {
   static constexpr int kStepsOfLoad = 2;  // of 16 inputs, in a lane's 16 bytes
   __device__ static uint32_t zero_of(uint32_t /*zero*/) { return 0; }
 
-  // Of two e4m3 numbers in the upper bytes, as bf16 that are 2^-120 times as large: their bits in the places of sign,
-  // exponent and fraction.
-  __device__ __forceinline__ static uint32_t pair(uint32_t upper) {
-    return (upper & 0x80008000U) | (upper >> 4 & 0x07f007f0U);
-  }
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                int step,
-                                                const QuantScale (&scales)[2],
-                                                uint32_t (&d)[4]) {
-    const uint32_t w[2] = {step == 0 ? words.x : words.z, step == 0 ? words.y : words.w};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      d[i * 2] = scales[0].times(pair(w[i]));
-      d[i * 2 + 1] = scales[1].times(pair(w[i] << 8));
-    }
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    // Two e4m3 numbers in the upper bytes, as bf16 that are 2^-120 times as large: their bits in the places of sign, exponent
+    // and fraction.
+    const uint32_t upper = word_of(words.of_steps, step % 2 * 2 + half) << (8 * row);
+    return scale.times((upper & 0x80008000U) | (upper >> 4 & 0x07f007f0U));
   }
 };
 
@@ -89,54 +89,43 @@ struct QuantNumbers<PackedKind::kQ4, false> {
   // A pair of bf16 that are 128 more. Up to 127: one more is one more in the last place.
   __device__ static uint32_t zero_of(uint32_t zero) { return (0x4300U + zero) * 0x00010001U; }
 
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                int step,
-                                                const QuantScale (&scales)[2],
-                                                uint32_t (&d)[4]) {
-    const uint32_t w = word_of(words, step);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t more = and_or(w >> (4 * j), 0x000f000fU, 0x43004300U);  // 128 + q
-      d[j] = scales[j % 2].times(sub_bf16x2(more, scales[j % 2].zero));
-    }
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t nibbles = word_of(words.of_steps, step % 4) >> (4 * row + 8 * half);
+    const uint32_t more = and_or(nibbles, 0x000f000fU, 0x43004300U);  // 128 + q
+    return scale.times(sub_bf16x2(more, scale.zero));
   }
 };
+
+// Row u has bytes 1 and 3 of a word, row u + 8 bytes 0 and 2. As __byte_perm takes the first of them, under the upper bytes of
+// kTwoTo23.
+__device__ __forceinline__ uint32_t byte_selector(int row) { return row == 0 ? 0x7441 : 0x7440; }
 
 template <>
 struct QuantNumbers<PackedKind::kQ8, false> {
   using Scale = QuantScale;
   static constexpr int kStepsOfLoad = 2;
   // A float32 that is 2^23 more.
-  __device__ static uint32_t zero_of(uint32_t zero) { return 0x4b000000U + zero; }
+  __device__ static uint32_t zero_of(uint32_t zero) { return kTwoTo23 + zero; }
 
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                int step,
-                                                const QuantScale (&scales)[2],
-                                                uint32_t (&d)[4]) {
-    const uint32_t w[2] = {step == 0 ? words.x : words.z, step == 0 ? words.y : words.w};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int lower = 0; lower < 2; ++lower) {  // row u has bytes 1 and 3, row u + 8 bytes 0 and 2
-        const float zero = __uint_as_float(scales[lower].zero);
-        const float first =
-            __uint_as_float(__byte_perm(w[i], 0x4b000000U, lower == 0 ? 0x7441 : 0x7440));
-        const float second =
-            __uint_as_float(__byte_perm(w[i], 0x4b000000U, lower == 0 ? 0x7443 : 0x7442));
-        d[i * 2 + lower] =
-            scales[lower].times(pack_bf16(__fsub_rn(first, zero), __fsub_rn(second, zero)));
-      }
-    }
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
+    const auto number = [&](uint32_t selector) {
+      const float more = __uint_as_float(__byte_perm(word, kTwoTo23, selector));
+      return __fsub_rn(more, __uint_as_float(scale.zero));
+    };
+    const uint32_t first = byte_selector(row);
+    return scale.times(pack_bf16(number(first), number(first + 2)));
   }
 };
 
-// Float32 scales and biases. A float32 that is 2^23 more than a number has it in its last bits; what is less than that is
-// exact, and so is its product with the scale.
+// Float32 scales and biases. A number is read as a float32 that is 2^23 more. What is less than that is exact, and so is its
+// product with the scale.
 //
 // The scale of a row whose numbers are used where their nibbles lie in half a word: row u in nibbles 0 and 2, row u + 8 in 1
 // and 3. There a number is 16^nibble times as large, for which its scale makes up.
 struct NibbleScale {
-  static constexpr uint32_t kMore = 0x4b000000U;  // 2^23 as float32
   float zero[2];
   float scale[2];
   float bias;
@@ -145,7 +134,7 @@ struct NibbleScale {
   __device__ void set_zero(int row, uint32_t number) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      zero[i] = __uint_as_float(kMore + (number << (4 * row + 8 * i)));
+      zero[i] = __uint_as_float(kTwoTo23 + (number << (4 * row + 8 * i)));
     }
   }
   __device__ void set_scale(int row, float of_row, float bias_of_row) {
@@ -164,18 +153,12 @@ struct QuantNumbers<PackedKind::kQ4, true> {
   using Scale = NibbleScale;
   static constexpr int kStepsOfLoad = 4;
 
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                int step,
-                                                const Scale (&scales)[2],
-                                                uint32_t (&d)[4]) {
-    const uint32_t w = word_of(words, step);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t mask = 0xfU << (4 * j);
-      const Scale& scale = scales[j % 2];
-      d[j] = pack_bf16(scale.weight(and_or(w, mask, Scale::kMore), j / 2),
-                       scale.weight(and_or(w >> 16, mask, Scale::kMore), j / 2));
-    }
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t word = word_of(words.of_steps, step % 4);
+    const uint32_t mask = 0xfU << (4 * row + 8 * half);
+    return pack_bf16(scale.weight(and_or(word, mask, kTwoTo23), half),
+                     scale.weight(and_or(word >> 16, mask, kTwoTo23), half));
   }
 };
 
@@ -184,24 +167,16 @@ struct QuantNumbers<PackedKind::kQ6, true> {
   using Scale = NibbleScale;
   static constexpr int kStepsOfLoad = 4;
 
-  // upper: the lane's upper bits in the tile. step: of the tile.
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                const uint4& upper,
-                                                int step,
-                                                const Scale (&scales)[2],
-                                                uint32_t (&d)[4]) {
-    const uint32_t w = word_of(words, step % kStepsOfLoad);
-    const uint32_t pair = word_of(upper, step / 2);
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t word = word_of(words.of_steps, step % 4);
+    const uint32_t pair = word_of(words.upper, step / 2);
     const uint32_t above = step % 2 == 0 ? pair : __byte_perm(pair, 0, 0x1032);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t mask = 0xfU << (4 * j);
-      const uint32_t two = 0x30U << (4 * j);
-      const Scale& scale = scales[j % 2];
-      d[j] = pack_bf16(
-          scale.weight(and_or(w, mask, and_or(above, two, Scale::kMore)), j / 2),
-          scale.weight(and_or(w >> 16, mask, and_or(above >> 2, two, Scale::kMore)), j / 2));
-    }
+    const uint32_t mask = 0xfU << (4 * row + 8 * half);
+    const uint32_t two = 0x30U << (4 * row + 8 * half);
+    return pack_bf16(
+        scale.weight(and_or(word, mask, and_or(above, two, kTwoTo23)), half),
+        scale.weight(and_or(word >> 16, mask, and_or(above >> 2, two, kTwoTo23)), half));
   }
 };
 
@@ -214,30 +189,37 @@ struct QuantNumbers<PackedKind::kQ8, true> {
     float bias;
 
     __device__ void set_zero(int /*row*/, uint32_t number) {
-      zero = __uint_as_float(0x4b000000U + number);
+      zero = __uint_as_float(kTwoTo23 + number);
     }
     __device__ void set_scale(int /*row*/, float of_row, float bias_of_row) {
       scale = of_row;
       bias = bias_of_row;
     }
-    // selector: takes a byte of the word for __byte_perm.
     [[nodiscard]] __device__ float weight(uint32_t word, uint32_t selector) const {
-      const float number = __uint_as_float(__byte_perm(word, 0x4b000000U, selector));
+      const float number = __uint_as_float(__byte_perm(word, kTwoTo23, selector));
       return __fmaf_rn(__fsub_rn(number, zero), scale, bias);
     }
   };
 
-  __device__ __forceinline__ static void decode(const uint4& words,
-                                                int step,
-                                                const Scale (&scales)[2],
-                                                uint32_t (&d)[4]) {
-    const uint32_t w[2] = {step == 0 ? words.x : words.z, step == 0 ? words.y : words.w};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {  // row u has bytes 1 and 3, row u + 8 bytes 0 and 2
-      d[i * 2] = pack_bf16(scales[0].weight(w[i], 0x7441), scales[0].weight(w[i], 0x7443));
-      d[i * 2 + 1] = pack_bf16(scales[1].weight(w[i], 0x7440), scales[1].weight(w[i], 0x7442));
-    }
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
+    const uint32_t first = byte_selector(row);
+    return pack_bf16(scale.weight(word, first), scale.weight(word, first + 2));
   }
 };
+
+// All four registers for 16 inputs: row u at c and c + 1; row u + 8; row u at c + 8 and c + 9; row u + 8. scales: of rows u and
+// u + 8.
+template <typename Numbers>
+__device__ __forceinline__ void dequantise_step(const QuantWords& words,
+                                                int step,
+                                                const typename Numbers::Scale (&scales)[2],
+                                                uint32_t (&d)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    d[j] = Numbers::weights(words, step, j / 2, j % 2, scales[j % 2]);
+  }
+}
 
 }  // namespace warprow::cuda

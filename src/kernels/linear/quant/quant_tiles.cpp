@@ -129,10 +129,7 @@ void pack_quant_tiles(const PackedWeight& weight,
   }
   const bool floats = weight.scales == ScaleForm::kF32;
   WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias);
-  WR_CHECK(weight.group == 32 || (floats && weight.group == 16) ||
-               (!floats && (weight.group == 64 || weight.group == 128)),
-           "{}",
-           weight.group);
+  WR_CHECK(has_quant_group(weight), "{}", weight.group);
   const int64_t k = weight.k;
   const int64_t groups = ceil_div<int64_t>(k, weight.group);
   const int64_t of_tile = kCols / weight.group;

@@ -43,6 +43,12 @@ WR_HD constexpr int32_t quant_number_bytes(PackedKind kind) {
   const int32_t bits = kind == PackedKind::kQ4 ? 4 : kind == PackedKind::kQ6 ? 6 : 8;
   return kQuantTileRows * kQuantTileCols / 8 * bits;
 }
+// Whether tiles with these scales can have the weight's groups.
+constexpr bool has_quant_group(const PackedWeight& weight) {
+  return weight.group == 32 ||
+         (weight.scales == ScaleForm::kF32 ? weight.group == 16
+                                           : weight.group == 64 || weight.group == kQuantTileCols);
+}
 constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
   const int32_t of_group = 4 + (weight.has_zero_points ? 1 : 0) + (weight.has_bias ? 4 : 0);
   return quant_number_bytes(weight.kind) +

@@ -76,12 +76,8 @@ class SharedTile {
                                                 int step,
                                                 const Scale (&scales)[2],
                                                 uint32_t (&d)[4]) {
-    const uint4& four = words.of[step / Numbers::kStepsOfLoad];
-    if constexpr (kKind == PackedKind::kQ6) {
-      Numbers::decode(four, words.upper, step, scales, d);
-    } else {
-      Numbers::decode(four, step % Numbers::kStepsOfLoad, scales, d);
-    }
+    dequantise_step<Numbers>(
+        {words.of[step / Numbers::kStepsOfLoad], words.upper}, step, scales, d);
   }
 
  private:
