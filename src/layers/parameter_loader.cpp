@@ -45,6 +45,14 @@ Part part_of(const TensorSpec& spec, const ShardAlignment& alignment) {
   return {value_or_throw(shard_rows(spec, alignment)), value_or_throw(shard_cols(spec, alignment))};
 }
 
+// The half of the matrix that this tensor has (TensorSpec::second_half).
+TensorSpec half_of(const TensorSpec& spec, const std::string& tensor) {
+  TensorSpec half = spec;
+  half.name = tensor;
+  half.rows /= 2;
+  return half;
+}
+
 // The place of the part's first element in the whole tensor.
 int64_t first_element(const TensorSpec& spec, const Part& part, int64_t tensor_cols) {
   return (spec.slice.first_row + part.rows.begin) * tensor_cols + spec.slice.first_col +
@@ -321,15 +329,14 @@ std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<cons
         continue;
       }
       const SourcePart& part = format.sources[i];
-      TensorSpec of_tensor = spec;
+      TensorRegion region;
       TensorRegion second_half;
-      if (!spec.second_half.empty()) {
-        of_tensor.rows /= 2;
-        TensorSpec second = of_tensor;
-        second.name = spec.second_half;
-        second_half = region_of(second, format, part);
+      if (spec.second_half.empty()) {
+        region = region_of(spec, format, part);
+      } else {
+        region = region_of(half_of(spec, spec.name), format, part);
+        second_half = region_of(half_of(spec, spec.second_half), format, part);
       }
-      const TensorRegion region = region_of(of_tensor, format, part);
       TensorRegion scales;
       if (!kept && format.sources.size() > 1) {
         scales = region_of(spec, format, format.sources[1]);

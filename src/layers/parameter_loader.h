@@ -82,7 +82,7 @@ class ParameterLoader {
   [[nodiscard]] bool provides(const std::string& name) const {
     return format_ == LoadFormat::kDummy || has(name);
   }
-  // Whether experts' matrices in these tensors stay in MXFP4's 4 bits on this device as GGUF has them: all are in that type.
+  // Whether experts' matrices in these tensors keep GGUF's MXFP4 on this device: it has kernels for it, and all are in that type.
   [[nodiscard]] bool keeps_mxfp4_blocks(std::initializer_list<std::string> names) const;
   // Whether numbers come from the checkpoint.
   [[nodiscard]] bool reads_checkpoint() const { return format_ != LoadFormat::kDummy; }

@@ -55,8 +55,8 @@ struct TensorSpec {
   int32_t head_dim = 0;  // kRopePairs
   TensorSlice slice = {};
   ShardRule shard = {};
-  // A tensor of the same shape, or the same slice of it, that has the matrix's second half: an expert's up rows behind its gate
-  // rows. Split over ranks, each half is.
+  // A tensor with the second half of the matrix's rows: an expert's up rows, behind the gate rows in `name`. Its shape and slice
+  // are those of `name`. A rank holds a part of each half.
   std::string second_half = {};
   bool transposed =
       false;  // the tensor, or the slice of it, has the matrix's columns as rows; float types only

@@ -77,8 +77,8 @@ WeightFormat quant_format(const QuantMatrix& matrix,
                           bool rounds_inputs,
                           int64_t rows,
                           int64_t cols);
-// The format of a linear operation's or an expert's matrix that is one tensor of this type, or of the rank's part [rows, cols] of it: on
-// Hopper quantised types are tiles.
+// The format of a linear operation's or an expert's matrix that is one tensor of this type, or of the rank's part
+// [rows, cols] of it: on Hopper quantised types are tiles.
 const WeightFormat& linear_format_of(TensorType type,
                                      const DeviceFacts& device,
                                      int64_t rows,

@@ -194,6 +194,12 @@ ExpertTensors LayerLoader::plain_expert_tensors() const {
   }
   const bool gates_and_ups =
       !names.experts_gate_up.empty() && loader_.provides(name(names.experts_gate_up));
+  if (!gates_and_ups && names.expert_gate.empty() &&
+      loader_.keeps_mxfp4_blocks(
+          {name(names.experts_gate), name(names.experts_up), name(names.experts_down)})) {
+    add_mxfp4_experts(tensors);
+    return tensors;
+  }
   if (names.expert_gate.empty() || gates_and_ups) {
     tensors.down = {tensor_of(name(names.experts_down), experts * hidden, inner, shards_.ffn_out)};
   }
@@ -202,12 +208,6 @@ ExpertTensors LayerLoader::plain_expert_tensors() const {
     return tensors;
   }
   const ShardRule& in = shards_.ffn_in;
-  if (!gates_and_ups && names.expert_gate.empty() &&
-      loader_.keeps_mxfp4_blocks(
-          {name(names.experts_gate), name(names.experts_up), name(names.experts_down)})) {
-    add_mxfp4_experts(tensors);
-    return tensors;
-  }
   for (int32_t e = 0; e < experts; ++e) {
     if (gates_and_ups) {
       const std::string merged = name(names.experts_gate_up);
@@ -230,19 +230,17 @@ ExpertTensors LayerLoader::plain_expert_tensors() const {
   return tensors;
 }
 
-// Of GGUF, whose gate and up rows are two tensors.
+// As add_alternating_experts, of GGUF, which has gate and up rows in two tensors.
 void LayerLoader::add_mxfp4_experts(ExpertTensors& tensors) const {
   const DecoderWeightNames& names = spec_.names;
   const int64_t hidden = spec_.hidden_size;
   const int64_t inner = whole_.ffn.intermediate_size;
   const int32_t experts = whole_.ffn.num_experts;
-  tensors.down.clear();
   for (int32_t e = 0; e < experts; ++e) {
-    TensorSpec gate_up = slice_of(
-        name(names.experts_gate), experts * inner, e * inner, 2 * inner, hidden, shards_.ffn_in);
+    TensorSpec gate_up = expert_slice(names.experts_gate, e, inner, hidden, shards_.ffn_in);
+    gate_up.rows *= 2;
     gate_up.second_half = name(names.experts_up);
-    TensorSpec down = slice_of(
-        name(names.experts_down), experts * hidden, e * hidden, hidden, inner, shards_.ffn_out);
+    TensorSpec down = expert_slice(names.experts_down, e, hidden, inner, shards_.ffn_out);
     gate_up.format = down.format = &mxfp4_blocks_format();
     tensors.gate_up.push_back(gate_up);
     tensors.down.push_back(down);
