@@ -13,12 +13,17 @@ import struct
 import sys
 from pathlib import Path
 
-# GGUF's number of a type, elements and bytes of a block.
+# GGUF's number of a type, elements and bytes of a block. "router": random F32.
 TYPES = {"F32": (0, 1, 4), "router": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176),
          "Q6_K": (14, 256, 210)}
 # The deviation of a block's weights with a scale of one and uniform numbers; what a minimum is in scales.
 DEVIATIONS = {"Q4_0": (4.6, 0), "Q8_0": (73.9, 0), "Q4_K": (261, 7.5), "Q5_K": (532, 15.5), "Q6_K": (1366, 0)}
 ALIGNMENT = 32
+
+
+def random_bytes(count, rng):
+    piece = 1 << 24  # randbytes takes less than 2^28
+    return bytearray().join(rng.randbytes(min(piece, count - at)) for at in range(0, count, piece))
 
 
 def blocks(kind, scale, count, rng):
@@ -27,7 +32,7 @@ def blocks(kind, scale, count, rng):
     halves = struct.pack("<e", scale / deviation)
     if minimum:
         halves += struct.pack("<e", scale / deviation * minimum)
-    out = bytearray(rng.randbytes(size * count))
+    out = random_bytes(size * count, rng)
     first = size - len(halves) if kind == "Q6_K" else 0
     for i, byte in enumerate(halves):
         out[first + i :: size] = bytes([byte]) * count
