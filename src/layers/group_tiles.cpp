@@ -31,8 +31,8 @@ PackedWeight wide(bool bytes, int32_t group, bool has_bias) {
 
 PackedWeight group_tiles_form(TensorType type) {
   const GroupTraits& traits = group_traits(type);
-  if (traits.bits == 4 && type != TensorType::kMXFP4) {  // whose numbers are -12 to 12
-    return form_of(PackedKind::kQ4, traits.zero_point, traits.group, traits.has_bias);
+  if (traits.bits <= 4 && type != TensorType::kMXFP4) {  // whose numbers are -12 to 12
+    return form_of(PackedKind::kQ4, traits.zero_point > 0 ? 8 : 0, traits.group, traits.has_bias);
   }
   return wide(traits.bits == 8, traits.group, traits.has_bias);
 }

@@ -39,7 +39,7 @@ class GroupTiles {
   std::vector<float> biases_;
 };
 
-// The smallest tiles that hold a quantised type, without sizes and data: nibbles, six bits with zero point 32 (of five-bit
+// The smallest tiles that hold a quantised type, without sizes and data: nibbles (of fewer bits too), six bits with zero point 32 (of five-bit
 // types and MXFP4 too) or bytes with zero point 128.
 PackedWeight group_tiles_form(TensorType type);
 // Tiles that hold what either of the two holds; both have float32 scales.

@@ -26,6 +26,12 @@ float load_f16(const uint8_t* p) {
   return f16_to_f32(half);
 }
 
+uint16_t negated_half(const uint8_t* p) {
+  uint16_t half = 0;
+  std::memcpy(&half, p, sizeof(half));
+  return static_cast<uint16_t>(half ^ 0x8000U);
+}
+
 // 2N elements from N bytes: the low nibbles, then the high ones.
 template <int N>
 void unpack_nibbles(const uint8_t* __restrict src, int8_t* __restrict q) {
@@ -57,6 +63,15 @@ template <int kShift, int kBits>
 void add_high_bits(const uint8_t* __restrict high, int8_t* __restrict q) {
   for (int i = 0; i < 32; ++i) {
     q[i] = static_cast<int8_t>(q[i] | (((high[i] >> kShift) & ((1 << kBits) - 1)) << 4));
+  }
+}
+
+// 256 elements from 64 bytes: of each 32 bytes the lowest two bits, then the next two, and so on.
+void unpack_pairs(const uint8_t* __restrict src, int8_t* __restrict q) {
+  for (int run = 0; run < 8; ++run) {
+    for (int i = 0; i < 32; ++i) {
+      q[32 * run + i] = static_cast<int8_t>(src[run / 4 * 32 + i] >> (run % 4 * 2) & 3);
+    }
   }
 }
 
@@ -184,7 +199,92 @@ void decode_q6_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   }
 }
 
+// Writes one block's scales as factors (SplitScales), to where out's arrays begin.
+using SplitBlock = void (*)(const uint8_t*, const SplitScales& out);
+
+// The head that Q4_K and Q5_K share. A bias is -min.
+void split_k_head(const uint8_t* src, const SplitScales& out) {
+  std::memcpy(out.scale_half, src, sizeof(uint16_t));
+  *out.bias_half = negated_half(src + 2);
+  decode_k_factors(src, out.scale_factor, out.bias_factor);
+}
+
+void split_q6_k(const uint8_t* src, const SplitScales& out) {
+  std::memcpy(out.scale_half, src + 208, sizeof(uint16_t));
+  std::memcpy(out.scale_factor, src + 192, 16);
+}
+
+// 16 bytes with 4-bit scales (low) and minima (high) | 64 bytes of bit pairs | f16 d | f16 dmin
+void split_q2_k(const uint8_t* src, const SplitScales& out) {
+  std::memcpy(out.scale_half, src + 80, sizeof(uint16_t));
+  *out.bias_half = negated_half(src + 82);
+  for (int g = 0; g < 16; ++g) {
+    out.scale_factor[g] = static_cast<int8_t>(src[g] & 15);
+    out.bias_factor[g] = static_cast<int8_t>(src[g] >> 4);
+  }
+}
+void unpack_q2_k(const uint8_t* src, int8_t* q) { unpack_pairs(src + 16, q); }
+
+// 32 bytes of third bits, as Q5_K's fifth | 64 bytes of bit pairs | 12 bytes with sixteen 6-bit scales | f16 d. Bytes 0-7
+// of the scales hold the low nibbles of scales 0-7 (low) and 8-15 (high); byte 8 + i % 4 holds the upper two bits of
+// scale i, at bit 2 (i / 4).
+void split_q3_k(const uint8_t* src, const SplitScales& out) {
+  std::memcpy(out.scale_half, src + 108, sizeof(uint16_t));
+  const uint8_t* packed = src + 96;
+  for (int i = 0; i < 16; ++i) {
+    const int low = i < 8 ? packed[i] & 15 : packed[i - 8] >> 4;
+    const int high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
+    out.scale_factor[i] = static_cast<int8_t>((low | high << 4) - 32);
+  }
+}
+void unpack_q3_k(const uint8_t* src, int8_t* q) {
+  unpack_pairs(src + 32, q);
+  for (int run = 0; run < 8; ++run) {
+    for (int i = 0; i < 32; ++i) {
+      int8_t& element = q[32 * run + i];
+      element = static_cast<int8_t>((element | (src[i] >> run & 1) << 2) - 4);
+    }
+  }
+}
+
+// What the nibbles of IQ4_NL and IQ4_XS stand for.
+constexpr std::array<int8_t, 16> kIq4Numbers = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+template <int N>
+void look_up(const std::array<int8_t, 16>& numbers, int8_t* q) {
+  for (int i = 0; i < N; ++i) {
+    q[i] = numbers[static_cast<size_t>(q[i])];
+  }
+}
+
+// f16 d | 16 bytes of nibbles
+void decode_iq4_nl(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = load_f16(src);
+  *bias = kNoBias;
+  unpack_nibbles<16>(src + 2, q);
+  look_up<32>(kIq4Numbers, q);
+}
+
+// f16 d | u16 with the upper two bits of eight 6-bit scales | 4 bytes with their low nibbles | 8 times 16 bytes of nibbles
+void split_iq4_xs(const uint8_t* src, const SplitScales& out) {
+  std::memcpy(out.scale_half, src, sizeof(uint16_t));
+  uint16_t upper = 0;
+  std::memcpy(&upper, src + 2, sizeof(upper));
+  for (int g = 0; g < 8; ++g) {
+    const int low = src[4 + g / 2] >> (g % 2 * 4) & 15;
+    out.scale_factor[g] = static_cast<int8_t>((low | (upper >> (2 * g) & 3) << 4) - 32);
+  }
+}
+void unpack_iq4_xs(const uint8_t* src, int8_t* q) {
+  for (int g = 0; g < 8; ++g) {
+    unpack_nibbles<16>(src + 8 + 16 * g, q + 32 * g);
+  }
+  look_up<kSuperBlock>(kIq4Numbers, q);
+}
+
 using DecodeBlock = void (*)(const uint8_t*, int8_t*, float*, float*);
+using UnpackBlock = void (*)(const uint8_t*, int8_t*);
 
 // Twice the e2m1 numbers.
 constexpr std::array<int8_t, 16> kTwiceE2m1 = {
@@ -217,9 +317,28 @@ void decode_blocks(const uint8_t* src, int64_t n, int8_t* q, float* scale, float
   }
 }
 
+// A type of super-blocks with split scales.
+template <UnpackBlock kUnpack, SplitBlock kSplit, int kGroup, bool kBias = false>
+void decode_super_block(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  constexpr size_t kGroups = kSuperBlock / kGroup;
+  uint16_t scale_half = 0;
+  uint16_t bias_half = 0;
+  std::array<int8_t, kGroups> scale_factor{};
+  std::array<int8_t, kGroups> bias_factor{};
+  kUnpack(src, q);
+  kSplit(src, {&scale_half, scale_factor.data(), &bias_half, bias_factor.data()});
+  const float d = f16_to_f32(scale_half);
+  const float m = f16_to_f32(bias_half);
+  for (size_t g = 0; g < kGroups; ++g) {
+    scale[g] = d * static_cast<float>(scale_factor[g]);
+    bias[g] = kBias ? m * static_cast<float>(bias_factor[g]) : kNoBias;
+  }
+}
+
 struct Quantised {
   GroupTraits traits;
   void (*decode)(const uint8_t*, int64_t, int8_t*, float*, float*);
+  SplitBlock split = nullptr;
 };
 
 const Quantised* quantised(TensorType type) {
@@ -233,14 +352,28 @@ const Quantised* quantised(TensorType type) {
                                    &decode_blocks<&decode_q5_0, 32, 22, 32>};
   static constexpr Quantised kQ5_1{{5, 0, 32, true, true},
                                    &decode_blocks<&decode_q5_1, 32, 24, 32>};
-  static constexpr Quantised kQ4_K{{4, 0, 32, true, false},
-                                   &decode_blocks<&decode_q4_k, kSuperBlock, 144, 32>};
-  static constexpr Quantised kQ5_K{{5, 0, 32, true, false},
-                                   &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
-  static constexpr Quantised kQ6_K{{6, 32, 16, false, false},
-                                   &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
+  static constexpr Quantised kQ4_K{
+      {4, 0, 32, true, false}, &decode_blocks<&decode_q4_k, kSuperBlock, 144, 32>, &split_k_head};
+  static constexpr Quantised kQ5_K{
+      {5, 0, 32, true, false}, &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>, &split_k_head};
+  static constexpr Quantised kQ6_K{
+      {6, 32, 16, false, false}, &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>, &split_q6_k};
   static constexpr Quantised kMXFP4{{4, 0, 32, false, false},
                                     &decode_blocks<&decode_mxfp4, 32, 17, 32>};
+  static constexpr Quantised kQ2_K{
+      {2, 0, 16, true, false},
+      &decode_blocks<&decode_super_block<&unpack_q2_k, &split_q2_k, 16, true>, kSuperBlock, 84, 16>,
+      &split_q2_k};
+  static constexpr Quantised kQ3_K{
+      {3, 4, 16, false, false},
+      &decode_blocks<&decode_super_block<&unpack_q3_k, &split_q3_k, 16>, kSuperBlock, 110, 16>,
+      &split_q3_k};
+  static constexpr Quantised kIQ4_NL{{8, 0, 32, false, true},
+                                     &decode_blocks<&decode_iq4_nl, 32, 18, 32>};
+  static constexpr Quantised kIQ4_XS{
+      {8, 0, 32, false, false},
+      &decode_blocks<&decode_super_block<&unpack_iq4_xs, &split_iq4_xs, 32>, kSuperBlock, 136, 32>,
+      &split_iq4_xs};
   switch (type) {
     case TensorType::kQ8_0:
       return &kQ8_0;
@@ -260,6 +393,14 @@ const Quantised* quantised(TensorType type) {
       return &kQ6_K;
     case TensorType::kMXFP4:
       return &kMXFP4;
+    case TensorType::kQ2_K:
+      return &kQ2_K;
+    case TensorType::kQ3_K:
+      return &kQ3_K;
+    case TensorType::kIQ4_NL:
+      return &kIQ4_NL;
+    case TensorType::kIQ4_XS:
+      return &kIQ4_XS;
     default:
       return nullptr;
   }
@@ -310,25 +451,20 @@ void split_mxfp4_blocks(const std::byte* src, int64_t n, std::byte* numbers, std
 }
 
 void split_scales(TensorType type, const std::byte* src, int64_t n, const SplitScales& out) {
-  constexpr uint16_t kSignBit = 0x8000;
-  const TensorTypeTraits& traits = tensor_type_traits(type);
-  WR_CHECK(is_quantised(type) && !group_traits(type).f16_exact && type != TensorType::kMXFP4,
+  const Quantised* found = quantised(type);
+  WR_CHECK(found != nullptr && found->split != nullptr,
            "{} has no split scales",
            tensor_type_name(type));
+  const TensorTypeTraits& traits = tensor_type_traits(type);
   WR_CHECK_EQ(n % traits.block_elems, 0);
+  const bool has_bias = found->traits.has_bias;
   const int64_t groups = traits.block_elems / traits.group;
   for (int64_t block = 0; block < n / traits.block_elems; ++block) {
-    const uint8_t* from = bytes_of(src) + block * traits.block_bytes;
-    if (type == TensorType::kQ6_K) {
-      std::memcpy(out.scale_factor + block * groups, from + 192, static_cast<size_t>(groups));
-      std::memcpy(out.scale_half + block, from + 208, sizeof(uint16_t));
-      continue;
-    }
-    std::memcpy(out.scale_half + block, from, sizeof(uint16_t));
-    std::memcpy(out.bias_half + block, from + 2, sizeof(uint16_t));
-    out.bias_half[block] =
-        static_cast<uint16_t>(out.bias_half[block] ^ kSignBit);  // a bias is -min
-    decode_k_factors(from, out.scale_factor + block * groups, out.bias_factor + block * groups);
+    found->split(bytes_of(src) + block * traits.block_bytes,
+                 {out.scale_half + block,
+                  out.scale_factor + block * groups,
+                  has_bias ? out.bias_half + block : nullptr,
+                  has_bias ? out.bias_factor + block * groups : nullptr});
   }
 }
 

@@ -17,10 +17,10 @@ namespace warprow {
 // multiply-then-add and a fused multiply-add agree, and both equal gguf.quants.dequantize bit for
 // bit as long as the stored scales are finite.
 struct GroupTraits {
-  // 4, 5, 6: q + zero_point fits so many bits, unsigned; 8: q is an s8. MXFP4: 4, and q is twice its number.
+  // 2 to 6: q + zero_point fits so many bits, unsigned; 8: q is an s8. MXFP4: 4, and q is twice its number.
   int bits;
-  int zero_point;  // 8 for Q4_0, 16 for Q5_0, 32 for Q6_K, else 0
-  int group;       // elements that share scale and bias: 32, or 16 for Q6_K
+  int zero_point;  // 0, or half of what the bits can be
+  int group;       // elements that share scale and bias: 32, or 16
   bool has_bias;   // otherwise the bias is -0.0, which changes no sum, not even the sign of zero
   // Scale and bias are IEEE halves; otherwise products (split_scales), MXFP4's scale a power of two.
   bool f16_exact;
@@ -31,7 +31,8 @@ const GroupTraits& group_traits(TensorType type);
 
 // Decodes n elements (a multiple of the type's block_elems) of `src`, which need not be aligned.
 //   q      i8  [n]          Q4_0 -8..7, Q4_1 and Q4_K 0..15, Q5_0 -16..15, Q5_1 and Q5_K 0..31,
-//                           Q6_K -32..31, Q8_0 -128..127, MXFP4 0, +-1, 2, 3, 4, 6, 8, 12
+//                           Q6_K -32..31, Q8_0 -128..127, MXFP4 0, +-1, 2, 3, 4, 6, 8, 12,
+//                           Q2_K 0..3, Q3_K -4..3, IQ4_NL and IQ4_XS 16 numbers, -127..113
 //   scale  f32 [n / group]
 //   bias   f32 [n / group]  null allowed if the type has none
 void decode_groups(
@@ -45,7 +46,7 @@ void decode_mxfp4_groups(
 // Separates n elements of GGUF's MXFP4 (a multiple of 32) into such numbers and scales.
 void split_mxfp4_blocks(const std::byte* src, int64_t n, std::byte* numbers, std::byte* scales);
 
-// The scales of a K-quant as the factors whose product they are: a half for each block and an s8
+// The scales of a type of super-blocks of 256 as the factors whose product they are: a half for each block and an s8
 // for each group. A block's decoded scale is exactly f16_to_f32(scale_half) * scale_factor, its bias
 // likewise. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's
 // may be null if the type has none.

@@ -10,14 +10,16 @@ namespace {
 
 // In the order of the enumerators.
 constexpr std::array<TensorTypeTraits, kNumTensorTypes> kTraits{{
-    {"F32", 1, 4, 32, 0},      {"F16", 1, 2, 16, 0},      {"BF16", 1, 2, 16, 0},
-    {"Q8_0", 32, 34, 8, 32},   {"Q4_0", 32, 18, 4, 32},   {"Q4_1", 32, 20, 4, 32},
-    {"Q5_0", 32, 22, 5, 32},   {"Q5_1", 32, 24, 5, 32},   {"Q4_K", 256, 144, 4, 32},
-    {"Q5_K", 256, 176, 5, 32}, {"Q6_K", 256, 210, 6, 16}, {"MXFP4", 32, 17, 4, 32},
-    {"BOOL", 1, 1, 8, 0},      {"U8", 1, 1, 8, 0},        {"I8", 1, 1, 8, 0},
-    {"U16", 1, 2, 16, 0},      {"I16", 1, 2, 16, 0},      {"U32", 1, 4, 32, 0},
-    {"I32", 1, 4, 32, 0},      {"U64", 1, 8, 64, 0},      {"I64", 1, 8, 64, 0},
-    {"F8_E5M2", 1, 1, 8, 0},   {"F8_E4M3", 1, 1, 8, 0},   {"F8_E8M0", 1, 1, 8, 0},
+    {"F32", 1, 4, 32, 0},        {"F16", 1, 2, 16, 0},      {"BF16", 1, 2, 16, 0},
+    {"Q8_0", 32, 34, 8, 32},     {"Q4_0", 32, 18, 4, 32},   {"Q4_1", 32, 20, 4, 32},
+    {"Q5_0", 32, 22, 5, 32},     {"Q5_1", 32, 24, 5, 32},   {"Q4_K", 256, 144, 4, 32},
+    {"Q5_K", 256, 176, 5, 32},   {"Q6_K", 256, 210, 6, 16}, {"MXFP4", 32, 17, 4, 32},
+    {"Q2_K", 256, 84, 2, 16},    {"Q3_K", 256, 110, 3, 16}, {"IQ4_NL", 32, 18, 4, 32},
+    {"IQ4_XS", 256, 136, 4, 32}, {"BOOL", 1, 1, 8, 0},      {"U8", 1, 1, 8, 0},
+    {"I8", 1, 1, 8, 0},          {"U16", 1, 2, 16, 0},      {"I16", 1, 2, 16, 0},
+    {"U32", 1, 4, 32, 0},        {"I32", 1, 4, 32, 0},      {"U64", 1, 8, 64, 0},
+    {"I64", 1, 8, 64, 0},        {"F8_E5M2", 1, 1, 8, 0},   {"F8_E4M3", 1, 1, 8, 0},
+    {"F8_E8M0", 1, 1, 8, 0},
 }};
 
 }  // namespace
@@ -58,6 +60,14 @@ std::optional<TensorType> tensor_type_of(GgmlType type) {
       return TensorType::kQ6_K;
     case GgmlType::kMXFP4:
       return TensorType::kMXFP4;
+    case GgmlType::kQ2_K:
+      return TensorType::kQ2_K;
+    case GgmlType::kQ3_K:
+      return TensorType::kQ3_K;
+    case GgmlType::kIQ4_NL:
+      return TensorType::kIQ4_NL;
+    case GgmlType::kIQ4_XS:
+      return TensorType::kIQ4_XS;
     default:
       return std::nullopt;
   }

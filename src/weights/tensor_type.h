@@ -26,6 +26,10 @@ enum class TensorType : uint8_t {
   kQ5_K,
   kQ6_K,
   kMXFP4,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
   kBool,
   kU8,
   kI8,
@@ -39,8 +43,8 @@ enum class TensorType : uint8_t {
   kF8E4M3,
   kF8E8M0,
 };
-inline constexpr int kNumValueTypes = 12;
-inline constexpr int kNumTensorTypes = 24;
+inline constexpr int kNumValueTypes = 16;
+inline constexpr int kNumTensorTypes = 28;
 
 struct TensorTypeTraits {
   const char* name;  // as ggml and safetensors print it

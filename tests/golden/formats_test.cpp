@@ -39,7 +39,11 @@ constexpr std::array kTypes = {GgmlType::kF32,
                                GgmlType::kQ4_K,
                                GgmlType::kQ5_K,
                                GgmlType::kQ6_K,
-                               GgmlType::kMXFP4};
+                               GgmlType::kMXFP4,
+                               GgmlType::kQ2_K,
+                               GgmlType::kQ3_K,
+                               GgmlType::kIQ4_NL,
+                               GgmlType::kIQ4_XS};
 
 void put_half(Bytes& bytes, size_t at, float value) {
   const uint16_t half = test::f32_to_f16(value);
@@ -76,6 +80,19 @@ Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
         break;
       case TensorType::kQ6_K:
         put_half(bytes, block + 208, scale * 1e-4F);
+        break;
+      case TensorType::kQ2_K:
+        put_half(bytes, block + 80, scale * 0.007F);
+        put_half(bytes, block + 82, scale * 0.0105F);
+        break;
+      case TensorType::kQ3_K:
+        put_half(bytes, block + 108, scale * 2e-3F);
+        break;
+      case TensorType::kIQ4_NL:
+        put_half(bytes, block, scale * 1.5e-3F);
+        break;
+      case TensorType::kIQ4_XS:
+        put_half(bytes, block, scale * 8e-5F);
         break;
       case TensorType::kQ4_K:
       case TensorType::kQ5_K:

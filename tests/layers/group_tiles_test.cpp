@@ -91,7 +91,7 @@ void expect_values(TensorType type,
 }
 
 TEST(GroupTiles, EveryTypeKeepsItsValues) {
-  ASSERT_EQ(quantised_types().size(), 9U);
+  ASSERT_EQ(quantised_types().size(), 13U);
   for (const TensorType type : quantised_types()) {
     const int64_t cols =
         tensor_type_traits(type).block_elems == 256 ? 512 : 608;  // the end of a tile
@@ -133,7 +133,7 @@ TEST(GroupTiles, HostileBlocksAreWhatTheyAreInRowsOfBf16) {
     }
     for (int64_t b = 0; b < blocks && type != TensorType::kMXFP4; ++b) {
       std::byte* block = rows.data() + b * traits.block_bytes;
-      std::byte* scale = type == TensorType::kQ6_K ? block + 208 : block;
+      std::byte* scale = block + test::scale_place(type);
       const uint16_t half = kHalves[rng() % std::size(kHalves)];
       std::memcpy(scale, &half, sizeof(half));
     }
@@ -159,6 +159,13 @@ TEST(GroupTiles, FormsAndBytes) {
   EXPECT_EQ(group_tiles_form(TensorType::kQ6_K).group, 16);
   EXPECT_EQ(group_tiles_form(TensorType::kMXFP4).kind, PackedKind::kQ6);
   EXPECT_EQ(group_tiles_form(TensorType::kQ8_0).kind, PackedKind::kQ8);
+  EXPECT_EQ(group_tiles_form(TensorType::kQ2_K).kind, PackedKind::kQ4);
+  EXPECT_TRUE(group_tiles_form(TensorType::kQ2_K).has_bias);
+  EXPECT_EQ(group_tiles_form(TensorType::kQ3_K).zero_point, 8);
+  EXPECT_EQ(bits(TensorType::kQ2_K), 8.0);
+  EXPECT_EQ(bits(TensorType::kQ3_K), 6.0);
+  EXPECT_EQ(bits(TensorType::kIQ4_NL), 9.0);
+  EXPECT_EQ(bits(TensorType::kIQ4_XS), 9.0);
   EXPECT_EQ(bits(TensorType::kQ4_0), 5.0);
   EXPECT_EQ(bits(TensorType::kQ4_K), 6.0);
   EXPECT_EQ(bits(TensorType::kQ8_0), 9.0);

@@ -22,6 +22,10 @@ TEST(WeightFormat, PanelsFollowTheType) {
   EXPECT_EQ(weight.kind, PackedKind::kQ6);
   EXPECT_EQ(weight.group, 16);
   EXPECT_EQ(weight.scales, ScaleForm::kSplit);
+  weight = weight_format_of(TensorType::kQ3_K).cpu.product;
+  EXPECT_EQ(weight.kind, PackedKind::kQ6);
+  EXPECT_EQ(weight.zero_point, 32);
+  EXPECT_EQ(weight_format_of(TensorType::kIQ4_XS).cpu.product.kind, PackedKind::kQ8);
   EXPECT_EQ(weight_format_of(TensorType::kBF16).cpu.product.kind, PackedKind::kBF16);
   EXPECT_EQ(weight_format_of(TensorType::kF32).cpu.product.kind, PackedKind::kF32);
 }

@@ -164,6 +164,8 @@ inline constexpr KindCase kKindCases[] = {
     {"q4_k", PackedKind::kQ4, 32, 0, true, ScaleForm::kSplit},
     {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
+    {"q2_k", PackedKind::kQ6, 16, 0, true, ScaleForm::kSplit},
+    {"iq4_xs", PackedKind::kQ8, 32, 0, false, ScaleForm::kSplit},
     {"mxfp4", PackedKind::kMxfp4, 32, kMxfp4Zero, false, ScaleForm::kE8M0},
 };
 

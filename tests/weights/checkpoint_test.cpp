@@ -197,15 +197,13 @@ TEST(Checkpoint, PartsOfAGgufFile) {
 
 TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
   const test::TempDir dir;
-  auto refused = open_gguf(
-      dir.write("m.gguf",
-                GgufWriter()
-                    .add_tensor("blk.0.ffn_up.weight", GgmlType::kIQ4_XS, {256}, Bytes(136))
-                    .bytes()));
+  auto refused = open_gguf(dir.write(
+      "m.gguf",
+      GgufWriter().add_tensor("blk.0.ffn_up.weight", GgmlType::kTQ1_0, {256}, Bytes(54)).bytes()));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message,
-              HasSubstr("tensor 'blk.0.ffn_up.weight' has the type IQ4_XS"));
+              HasSubstr("tensor 'blk.0.ffn_up.weight' has the type TQ1_0"));
 
   dir.write("config.json", R"({"quantization_config": {"quant_method": "bitsandbytes"}})");
   dir.write("model.safetensors", SafetensorsWriter().add("w", "F8_E4M3", {1}, Bytes(1)).bytes());

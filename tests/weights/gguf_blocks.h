@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tests/support/source_path.h"
+#include "weights/tensor_type.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,20 @@ struct GgufBlocks {
   std::vector<std::byte> blocks;
   std::vector<uint32_t> bits;
 };
+
+// Where a block of a quantised type that has one has its scale, an IEEE half.
+inline size_t scale_place(TensorType type) {
+  switch (type) {
+    case TensorType::kQ6_K:
+      return 208;
+    case TensorType::kQ2_K:
+      return 80;
+    case TensorType::kQ3_K:
+      return 108;
+    default:
+      return 0;
+  }
+}
 
 inline std::vector<GgufBlocks> load_gguf_blocks() {
   std::ifstream in(source_path("tests/weights/data/gguf_blocks.bin"), std::ios::binary);

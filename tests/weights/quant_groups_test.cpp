@@ -33,6 +33,10 @@ const std::vector<Expected> kExpected{
     {TensorType::kQ5_K, {5, 0, 32, true, false}, 0, 31},
     {TensorType::kQ6_K, {6, 32, 16, false, false}, -32, 31},
     {TensorType::kMXFP4, {4, 0, 32, false, false}, -12, 12},
+    {TensorType::kQ2_K, {2, 0, 16, true, false}, 0, 3},
+    {TensorType::kQ3_K, {3, 4, 16, false, false}, -4, 3},
+    {TensorType::kIQ4_NL, {8, 0, 32, false, true}, -127, 113},
+    {TensorType::kIQ4_XS, {8, 0, 32, false, false}, -127, 113},
 };
 
 // The reference blocks of the format.
@@ -106,7 +110,12 @@ TEST(QuantGroups, ScaleTimesQPlusBiasIsTheWeightBitForBit) {
 }
 
 TEST(QuantGroups, SplitScalesMultiplyToTheScales) {
-  for (const TensorType format : {TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K}) {
+  for (const TensorType format : {TensorType::kQ4_K,
+                                  TensorType::kQ5_K,
+                                  TensorType::kQ6_K,
+                                  TensorType::kQ2_K,
+                                  TensorType::kQ3_K,
+                                  TensorType::kIQ4_XS}) {
     const test::GgufBlocks record = blocks_of(format);
     const Decoded decoded = decode(format, record);
     const auto n = record.bits.size();

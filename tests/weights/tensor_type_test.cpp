@@ -28,7 +28,7 @@ TEST(TensorType, AgreesWithTheContainers) {
     EXPECT_EQ(is_quantised(*type), traits.block_elems > 1);
   }
   EXPECT_EQ(found, kNumValueTypes);
-  EXPECT_EQ(tensor_type_of(GgmlType::kIQ4_XS), std::nullopt);
+  EXPECT_EQ(tensor_type_of(GgmlType::kTQ1_0), std::nullopt);
   EXPECT_EQ(tensor_type_of(SafetensorsDtype::kBF16), TensorType::kBF16);
   EXPECT_EQ(tensor_type_of(SafetensorsDtype::kF64), std::nullopt);
 }

@@ -22,8 +22,11 @@ import numpy as np
 ELEMENTS = 1280  # five super-blocks
 HALVES = {  # offsets of IEEE halves in a block
     "F16": [0], "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
-    "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0],
 }
+# In the order in which they are drawn.
+NAMES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "Q2_K", "Q3_K",
+         "IQ4_NL", "IQ4_XS")  # fmt: skip
 # Zeros of both signs, the smallest and largest subnormal, the smallest normal and the largest finite half.
 SPECIAL = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF], dtype=np.uint16)
 
@@ -47,7 +50,7 @@ def random_blocks(rng: np.random.Generator, name: str) -> np.ndarray:
 def main() -> None:
     rng = np.random.default_rng(20261120)
     out = bytearray()
-    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4"):
+    for name in NAMES:
         blocks = random_blocks(rng, name)
         values = gguf.quants.dequantize(blocks.reshape(-1), gguf.GGMLQuantizationType[name])
         values = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
