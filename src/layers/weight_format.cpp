@@ -53,7 +53,6 @@ PackedWeight panel_product(TensorType type) {
   }
   const GroupTraits& traits = group_traits(type);
   PackedWeight weight;
-  // Types of 2 and 3 bits have groups of 16, which only panels of 6 have.
   weight.kind = traits.bits == 8     ? PackedKind::kQ8
                 : traits.group == 16 ? PackedKind::kQ6
                 : traits.bits == 5   ? PackedKind::kQ5
@@ -250,7 +249,8 @@ bool same_product(const DeviceForm& upper, const DeviceForm& lower) {
   const bool panels = upper.repack == Repack::kPanels;
   return panels == (lower.repack == Repack::kPanels) && a.kind == b.kind &&
          a.has_bias == b.has_bias && a.scales == b.scales && a.zero_point == b.zero_point &&
-         a.group == b.group && a.has_zero_points == b.has_zero_points && a.inputs == b.inputs &&
+         a.group == b.group && a.numbers == b.numbers && a.scale_unit == b.scale_unit &&
+         a.has_zero_points == b.has_zero_points && a.inputs == b.inputs &&
          (!panels || a.input_scale == b.input_scale);
 }
 

@@ -26,7 +26,10 @@ struct Case {
   int32_t zero_point;
   bool has_bias;
   ScaleForm scales;
+  const int8_t* numbers = nullptr;
 };
+constexpr int8_t kNumbers[] = {
+    -128, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 127};
 constexpr Case kCases[] = {
     {"f32", PackedKind::kF32, 32, 0, false, ScaleForm::kF16},
     {"f16", PackedKind::kF16, 32, 0, false, ScaleForm::kF16},
@@ -39,6 +42,9 @@ constexpr Case kCases[] = {
     {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
     {"mxfp4", PackedKind::kMxfp4, 32, kMxfp4Zero, false, ScaleForm::kE8M0},
+    {"q2_k", PackedKind::kQ2, 16, 0, true, ScaleForm::kSplit},
+    {"table", PackedKind::kTable, 32, 0, false, ScaleForm::kF16, kNumbers},
+    {"table16", PackedKind::kTable16, 16, 0, false, ScaleForm::kSplit, kNumbers},
 };
 
 // Random bytes are valid numbers of every quantised kind. Scales, halves and floats get moderate exponents.
@@ -74,6 +80,8 @@ PanelJob job_of(const PackedWeight& w,
   job.scales = w.scales;
   job.zero_point = w.zero_point;
   job.group = w.group;
+  job.numbers = w.numbers;
+  job.scale_unit = w.scale_unit;
   job.k = w.k;
   job.panels = panels.data();
   job.panel_bytes = layout.panel_bytes;
@@ -128,6 +136,8 @@ bool agree(const Case& c, std::mt19937& rng) {
   w.zero_point = c.zero_point;
   w.has_bias = c.has_bias;
   w.scales = c.scales;
+  w.numbers = c.numbers;
+  w.scale_unit = c.numbers != nullptr ? 0.125F : 1.0F;
   w.n = kOutputs;
   w.k = kInputs;
   const std::vector<std::byte> panels = random_panels(w, rng);

@@ -237,8 +237,14 @@ TEST_P(LinearTest, ExtremesStayExact) {
   const PackedWeight shape = kind().shape(32, static_cast<int32_t>(k));
   const int top =
       shape.kind == PackedKind::kMxfp4 ? 12 : (1 << stored_bits(shape.kind)) - 1 - shape.zero_point;
-  for (const int q_value : shape.kind == PackedKind::kQ8 ? std::vector{-128, -127, 127}
-                                                         : std::vector{-shape.zero_point, top}) {
+  std::vector<int> extremes{-shape.zero_point, top};
+  if (shape.kind == PackedKind::kQ8) {
+    extremes = {-128, -127, 127};
+  } else if (shape.numbers != nullptr) {
+    const auto [least, most] = std::minmax_element(shape.numbers, shape.numbers + 16);
+    extremes = {*least, *most};
+  }
+  for (const int q_value : extremes) {
     const std::vector<int8_t> q(32 * k, static_cast<int8_t>(q_value));
     const std::vector<float> scale(32 * k / static_cast<size_t>(shape.group), 0.5F);
     const std::vector<float> bias(scale.size(), 0.25F);
@@ -256,7 +262,8 @@ TEST_P(LinearTest, ExtremesStayExact) {
                       {scale_half.data(), two.data(), bias_half.data(), two.data()}});
     PackedWeight w = shape;
     w.data = storage.data();
-    const float each = 0.5F * static_cast<float>(q_value) + (shape.has_bias ? 0.25F : 0.0F);
+    const float each =
+        shape.scale_unit * 0.5F * static_cast<float>(q_value) + (shape.has_bias ? 0.25F : 0.0F);
     for (const float sign : {-1.0F, 1.0F}) {
       for (const int64_t num_toks : {1, 9}) {
         const std::vector<float> x(static_cast<size_t>(num_toks) * k, sign * 127.0F);

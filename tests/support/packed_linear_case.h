@@ -30,11 +30,27 @@ inline float random_half(std::mt19937& rng) {
 }
 
 inline int stored_bits(PackedKind kind) {
-  return kind == PackedKind::kQ4 || kind == PackedKind::kMxfp4 ? 4
-         : kind == PackedKind::kQ5                             ? 5
-         : kind == PackedKind::kQ6                             ? 6
-                                                               : 8;
+  switch (kind) {
+    case PackedKind::kQ2:
+      return 2;
+    case PackedKind::kQ4:
+    case PackedKind::kMxfp4:
+    case PackedKind::kTable:
+    case PackedKind::kTable16:
+      return 4;
+    case PackedKind::kQ5:
+      return 5;
+    case PackedKind::kQ6:
+      return 6;
+    default:
+      return 8;
+  }
 }
+
+// Tables of numbers: one with the largest s8, one with few numbers.
+inline constexpr int8_t kWideTable[] = {
+    -128, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 127};
+inline constexpr int8_t kNarrowTable[] = {8, 25, 43, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
 // Twice the numbers of MXFP4.
 inline constexpr int8_t kTwiceE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -84,6 +100,7 @@ inline std::vector<float> fill_quantised(std::mt19937& rng, const PackedWeight& 
     scale[g] = w.scales == ScaleForm::kE8M0 ? std::ldexp(1.0F, static_cast<int>(rng() % 9) - 9)
                : whole                      ? random_half(rng)
                                             : split.scale.value(g);
+    scale[g] *= w.scale_unit;
     if (w.has_bias) {
       bias[g] = whole ? random_half(rng) * 4.0F : split.bias.value(g);
     }
@@ -92,6 +109,9 @@ inline std::vector<float> fill_quantised(std::mt19937& rng, const PackedWeight& 
     q[i] = static_cast<int8_t>(low + static_cast<int>(rng() % static_cast<uint32_t>(range)));
     if (w.kind == PackedKind::kMxfp4) {
       q[i] = kTwiceE2m1[rng() % 16];
+    }
+    if (w.numbers != nullptr) {
+      q[i] = w.numbers[rng() % 16];
     }
     const size_t g = i / static_cast<size_t>(w.group);
     values[i] = scale[g] * static_cast<float>(q[i]) + bias[g];
@@ -136,6 +156,8 @@ struct KindCase {
   int32_t zero_point = 0;
   bool has_bias = false;
   ScaleForm scales = ScaleForm::kF16;
+  const int8_t* numbers = nullptr;
+  float scale_unit = 1.0F;
 
   [[nodiscard]] bool quantised() const { return kind >= PackedKind::kQ4; }
   // k must be a multiple of this.
@@ -148,6 +170,8 @@ struct KindCase {
     w.zero_point = zero_point;
     w.has_bias = has_bias;
     w.scales = scales;
+    w.numbers = numbers;
+    w.scale_unit = scale_unit;
     return w;
   }
 };
@@ -164,9 +188,13 @@ inline constexpr KindCase kKindCases[] = {
     {"q4_k", PackedKind::kQ4, 32, 0, true, ScaleForm::kSplit},
     {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
-    {"q2_k", PackedKind::kQ6, 16, 0, true, ScaleForm::kSplit},
-    {"iq4_xs", PackedKind::kQ8, 32, 0, false, ScaleForm::kSplit},
     {"mxfp4", PackedKind::kMxfp4, 32, kMxfp4Zero, false, ScaleForm::kE8M0},
+    {"q2_k", PackedKind::kQ2, 16, 0, true, ScaleForm::kSplit},
+    {"iq4_nl", PackedKind::kTable, 32, 0, false, ScaleForm::kF16, kWideTable},
+    {"iq4_xs", PackedKind::kTable, 32, 0, false, ScaleForm::kSplit, kWideTable},
+    {"iq2_xxs", PackedKind::kTable, 32, 0, false, ScaleForm::kSplit, kNarrowTable, 0.125F},
+    {"iq2_xs", PackedKind::kTable16, 16, 0, false, ScaleForm::kSplit, kNarrowTable, 0.125F},
+    {"table16", PackedKind::kTable16, 16, 0, true, ScaleForm::kSplit, kWideTable},
 };
 
 inline const KindCase& kind_case(std::string_view name) {

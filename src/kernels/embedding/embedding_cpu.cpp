@@ -86,13 +86,20 @@ class PanelLane {
   }
 
   void dequantise_group(int64_t g, float* out) const {
-    const float scale = factor(g, 0);
+    const float scale = factor(g, 0) * w_.scale_unit;
     const float bias = w_.has_bias ? factor(g, 1) : -0.0F;
     const int64_t bits = cpu::stored_bits(w_.kind);
     const std::byte* q = panel_ + g * w_.group * bits / 8 * cpu::kPanelRows + lane_ * 4;
     if (w_.kind == PackedKind::kQ8) {
       for (int64_t i = 0; i < w_.group; ++i) {
         out[i] = scale * static_cast<float>(load<int8_t>(q + i / 4 * 64 + i % 4)) + bias;
+      }
+      return;
+    }
+    if (w_.kind == PackedKind::kQ2) {
+      for (int64_t i = 0; i < w_.group; ++i) {
+        const int32_t pair = load<uint8_t>(q + i % 4) >> (i / 4 * 2) & 3;
+        out[i] = scale * static_cast<float>(pair) + bias;
       }
       return;
     }
@@ -104,6 +111,8 @@ class PanelLane {
       int32_t stored = i < half ? pair & 15 : pair >> 4;
       if (w_.kind == PackedKind::kMxfp4) {
         stored = kMxfp4Zero + kTwiceE2m1[stored];
+      } else if (w_.numbers != nullptr) {
+        stored = w_.numbers[stored];
       }
       if (bits > 4) {
         const int32_t upper = load<uint8_t>(plane + i % 4) >> (i / 4 * (bits - 4));

@@ -14,10 +14,27 @@ namespace warprow {
 //   stored is u4, u5, u6 or s8.
 //  kMxfp4: e2m1 numbers with a power of two for 32 inputs. CPU: as kQ4 with stored = an e2m1 number, of which the kernels
 //   make 2 * number + 12, so the zero point is 12; CUDA: in tiles (kernels/experts/mxfp4_tiles.h), experts only.
+//  kQ2: as kQ4 with u2. CPU only.
+//  kTable/kTable16: w[n, k] = scale_unit * scale[n, k / group] * numbers[stored[n, k]] (+ bias[n, k / group]); stored is u4.
+//   CPU only.
 //  kF8: e4m3 numbers with a float32 scale for each group. CUDA only, in tiles (kernels/linear/quant/quant_tiles.h), which
 //   kQ4, kQ6 and kQ8 have there too.
 //  kF8F8: e4m3 numbers whose products have e4m3 inputs (F8Inputs). CUDA only (kernels/linear/fp8/fp8_tiles.h).
-enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4, kF8, kF8F8 };
+enum class PackedKind : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4,
+  kQ5,
+  kQ6,
+  kQ8,
+  kMxfp4,
+  kF8,
+  kF8F8,
+  kQ2,
+  kTable,
+  kTable16
+};
 
 // Storage format of the scales and biases of a quantised matrix.
 //  kF16: an IEEE half for each group; in CUDA's tiles two bf16.
@@ -36,8 +53,11 @@ struct PackedWeight {
   bool has_bias = false;               // quantised: per-group bias present
   ScaleForm scales = ScaleForm::kF16;  // quantised
   int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, kMxfp4 12, or 0
-  int32_t group =
-      32;  // quantised: inputs per scale; kQ6 16, else 32; on CUDA 16 (kF32 scales), 32, 64 or 128
+  // quantised: inputs per scale; kQ2, kQ6 and kTable16 16, else 32; on CUDA 16 (kF32 scales), 32, 64 or 128
+  int32_t group = 32;
+  // kTable, kTable16: what nibbles stand for, 16 numbers that outlive the matrix; and a power of two.
+  const int8_t* numbers = nullptr;
+  float scale_unit = 1.0F;
   bool has_zero_points = false;  // CUDA: every group has one of its own, instead of zero_point
   // Of kF8F8, and on a CPU of kF32 with ActFormat::kF32: how a product's inputs are rounded. Else kNone.
   F8Inputs inputs = F8Inputs::kNone;

@@ -6,6 +6,7 @@
 #include "kernels/linear/cpu/panel_layout.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -16,16 +17,23 @@ namespace {
 
 static_assert(kRowsPerPanel == kPanelRows);
 
+bool has_table(PackedKind kind) {
+  return kind == PackedKind::kTable || kind == PackedKind::kTable16;
+}
+
 void check_shape(const PackedWeight& w) {
   WR_CHECK(w.n > 0 && w.k > 0, "n {} k {}", w.n, w.k);
   if (is_quantised(w.kind)) {
-    WR_CHECK_EQ(w.group, w.kind == PackedKind::kQ6 ? 16 : 32);
+    WR_CHECK_EQ(w.group, group_of(w.kind));
     WR_CHECK_EQ(w.k % (w.scales == ScaleForm::kSplit ? kSplitInputs : w.group), 0);
     const bool mxfp4 = w.kind == PackedKind::kMxfp4;
+    const bool table = has_table(w.kind);
+    WR_CHECK(table == (w.numbers != nullptr) && (table || w.scale_unit == 1.0F));
     WR_CHECK(mxfp4 == (w.scales == ScaleForm::kE8M0) && !(mxfp4 && w.has_bias));
-    WR_CHECK(mxfp4 ? w.zero_point == kMxfp4Zero
-                   : w.zero_point == 0 || (w.kind != PackedKind::kQ8 &&
-                                           w.zero_point == 1 << (stored_bits(w.kind) - 1)),
+    WR_CHECK(mxfp4
+                 ? w.zero_point == kMxfp4Zero
+                 : w.zero_point == 0 || (w.kind != PackedKind::kQ8 && w.kind != PackedKind::kQ2 &&
+                                         !table && w.zero_point == 1 << (stored_bits(w.kind) - 1)),
              "zero point {}",
              w.zero_point);
   }
@@ -91,9 +99,39 @@ uint32_t e2m1_dword(const int8_t* q) {
   return dword;
 }
 
+// The places of numbers in a matrix's table.
+class Places {
+ public:
+  explicit Places(const PackedWeight& w) {
+    if (has_table(w.kind)) {
+      place_.fill(kNone);
+      for (uint8_t i = 16; i-- > 0;) {
+        place_[static_cast<uint8_t>(w.numbers[i])] = i;
+      }
+    }
+  }
+  // Of four numbers.
+  [[nodiscard]] uint32_t dword(const int8_t* q) const {
+    uint32_t dword = 0;
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t place = place_[static_cast<uint8_t>(q[i])];
+      WR_CHECK(place != kNone, "{} is not in the table", q[i]);
+      dword |= place << (8 * i);
+    }
+    return dword;
+  }
+
+ private:
+  static constexpr uint8_t kNone = 16;
+  std::array<uint8_t, 256> place_{};
+};
+
 // Four values in stored form. The low `bits` bits of q + zero point are those of q, with the top bit flipped
 // if there is a zero point.
-uint32_t stored_dword(const PackedWeight& w, int64_t bits, const int8_t* q) {
+uint32_t stored_dword(const PackedWeight& w, const Places& places, int64_t bits, const int8_t* q) {
+  if (has_table(w.kind)) {
+    return places.dword(q);
+  }
   if (w.kind == PackedKind::kMxfp4) {
     return e2m1_dword(q);
   }
@@ -102,8 +140,21 @@ uint32_t stored_dword(const PackedWeight& w, int64_t bits, const int8_t* q) {
   return (load_dword(q) & (0x01010101U * each)) ^ (0x01010101U * flip);
 }
 
-// Packs one output's weights of kQ4, kMxfp4, kQ5 or kQ6: nibbles, then the plane of upper bits if there are any.
-void pack_nibbles(const PackedWeight& w, std::byte* panel, int64_t lane, const int8_t* q) {
+// Packs one output's weights of kQ2.
+void pack_pairs(const PackedWeight& w, std::byte* panel, int64_t lane, const int8_t* q) {
+  std::byte* dst = panel + lane * 4;
+  for (int64_t first = 0; first < w.k; first += w.group, dst += 64) {
+    uint32_t pairs = 0;
+    for (int64_t i = 0; i < w.group; i += 4) {
+      pairs |= (load_dword(q + first + i) & 0x03030303U) << (i / 2);
+    }
+    store_dword(dst, pairs);
+  }
+}
+
+// Packs one output's weights of kQ4, kMxfp4, tables, kQ5 or kQ6: nibbles, then the plane of upper bits if there are any.
+void pack_nibbles(
+    const PackedWeight& w, const Places& places, std::byte* panel, int64_t lane, const int8_t* q) {
   constexpr uint32_t kLow = 0x0f0f0f0fU;
   const int64_t bits = stored_bits(w.kind);
   const int64_t half = w.group / 2;
@@ -112,8 +163,8 @@ void pack_nibbles(const PackedWeight& w, std::byte* panel, int64_t lane, const i
   for (int64_t first = 0; first < w.k; first += w.group) {
     uint32_t plane = 0;
     for (int64_t i = 0; i < half; i += 4) {
-      const uint32_t low = stored_dword(w, bits, q + first + i);
-      const uint32_t high = stored_dword(w, bits, q + first + half + i);
+      const uint32_t low = stored_dword(w, places, bits, q + first + i);
+      const uint32_t high = stored_dword(w, places, bits, q + first + half + i);
       store_dword(dst, (low & kLow) | ((high & kLow) << 4));
       dst += 64;
       plane |= ((low >> 4) & upper) << (i / 4 * (bits - 4));
@@ -246,6 +297,7 @@ void pack_groups(const PackedWeight& shape,
   check_rows(shape, first_row, num_rows);
   WR_CHECK(is_quantised(shape.kind));
   const PanelLayout layout = panel_layout(shape);
+  const Places places(shape);
   for (int64_t first = 0; first < num_rows; first += kPanelRows, dst += layout.panel_bytes) {
     const int64_t num_lanes = std::min(kPanelRows, num_rows - first);
     if (num_lanes < kPanelRows) {
@@ -256,8 +308,10 @@ void pack_groups(const PackedWeight& shape,
       const int64_t row = first + lane;
       if (shape.kind == PackedKind::kQ8) {
         pack_bytes(shape, dst, lane, rows.q + row * shape.k);
+      } else if (shape.kind == PackedKind::kQ2) {
+        pack_pairs(shape, dst, lane, rows.q + row * shape.k);
       } else {
-        pack_nibbles(shape, dst, lane, rows.q + row * shape.k);
+        pack_nibbles(shape, places, dst, lane, rows.q + row * shape.k);
       }
       pack_lane_scales(shape, layout, scales, lane, row, rows);
     }

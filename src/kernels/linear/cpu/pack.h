@@ -12,8 +12,8 @@ namespace warprow::cpu {
 // the rows of one panel at a time, and several threads may pack disjoint panels.
 //
 // The data of `shape`, a PackedWeight, is not read. n and k are positive. Quantised kinds need their group
-// (kQ6 16, else 32), and k is a multiple of it; with ScaleForm::kSplit, of kSplitInputs. Zero points are 0 or
-// half of the stored range, kQ8's is 0, kMxfp4's kMxfp4Zero. Anything else is a bug of the caller (checked).
+// (group_of), and k is a multiple of it; with ScaleForm::kSplit, of kSplitInputs. Zero points are 0 or
+// half of the stored range; kQ2's, kQ8's and those of tables are 0, kMxfp4's kMxfp4Zero. Anything else is a bug of the caller (checked).
 
 // Outputs per panel: the unit in which loaders pack. Row splits should be multiples of it.
 inline constexpr int64_t kRowsPerPanel = 16;
@@ -33,7 +33,8 @@ struct SplitRows {
   const int8_t* bias_factor = nullptr;
 };
 struct GroupRows {
-  // [num_rows, k]  q without zero point: in [-zp, 2^bits - 1 - zp]; kMxfp4: twice an e2m1 number
+  // [num_rows, k]  q without zero point: in [-zp, 2^bits - 1 - zp]; kMxfp4: twice an e2m1 number;
+  // tables: one of their numbers
   const int8_t* q;
   const float* scale;    // [num_rows, k / group]; not read with ScaleForm::kSplit
   const float* bias;     // [num_rows, k / group]; same, also not read without a bias

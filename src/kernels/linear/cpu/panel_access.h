@@ -46,12 +46,34 @@ struct PanelAccess {
   static constexpr int kLanes = 16;
 
   // Inputs that share a scale, and the bytes of that many stored values of 16 outputs.
-  static constexpr int group_of(PackedKind kind) { return kind == PackedKind::kQ6 ? 16 : 32; }
+  static constexpr int group_of(PackedKind kind) {
+    return kind == PackedKind::kQ2 || kind == PackedKind::kQ6 || kind == PackedKind::kTable16 ? 16
+                                                                                              : 32;
+  }
   static constexpr int group_bytes_of(PackedKind kind) {
-    return kind == PackedKind::kQ4 || kind == PackedKind::kMxfp4 ? 256
-           : kind == PackedKind::kQ5                             ? 320
-           : kind == PackedKind::kQ6                             ? 192
-                                                                 : 512;
+    switch (kind) {
+      case PackedKind::kQ2:
+        return 64;
+      case PackedKind::kTable16:
+        return 128;
+      case PackedKind::kQ6:
+        return 192;
+      case PackedKind::kQ4:
+      case PackedKind::kMxfp4:
+      case PackedKind::kTable:
+        return 256;
+      case PackedKind::kQ5:
+        return 320;
+      default:
+        return 512;
+    }
+  }
+  static constexpr bool has_table(PackedKind kind) {
+    return kind == PackedKind::kTable || kind == PackedKind::kTable16;
+  }
+  // Whether codes are s8 without a zero point; those of other kinds are u8.
+  static constexpr bool is_signed(PackedKind kind) {
+    return kind == PackedKind::kQ8 || has_table(kind);
   }
 
   // Splits k into equal blocks of at most max_len inputs, multiples of 32 except for the last.
@@ -119,6 +141,8 @@ struct PanelAccess {
   static F group_scale(const PanelJob& job, const std::byte* panel, int64_t g) {
     if constexpr (kKind == PackedKind::kMxfp4) {
       return V::load_powers(panel + job.scales_offset + g * job.scale_group_bytes);
+    } else if constexpr (has_table(kKind)) {
+      return V::mul(group_factor<group_of(kKind)>(job, panel, g, 0), V::set1(job.scale_unit));
     } else {
       return group_factor<group_of(kKind)>(job, panel, g, 0);
     }
@@ -188,6 +212,12 @@ struct PanelAccess {
         return f.template operator()<PackedKind::kQ6>();
       case PackedKind::kMxfp4:
         return f.template operator()<PackedKind::kMxfp4>();
+      case PackedKind::kQ2:
+        return f.template operator()<PackedKind::kQ2>();
+      case PackedKind::kTable:
+        return f.template operator()<PackedKind::kTable>();
+      case PackedKind::kTable16:
+        return f.template operator()<PackedKind::kTable16>();
       default:
         return f.template operator()<PackedKind::kQ8>();
     }
@@ -196,11 +226,18 @@ struct PanelAccess {
   // Unpacks group g's stored values to bytes: calls sink.template operator()<i>(codes) with inputs 4i .. 4i + 3 of the
   // group, in the order in which they are stored.
   template <PackedKind kKind, typename Sink>
-  static void for_each_code(const std::byte* panel, int64_t g, const Sink& sink) {
+  static void for_each_code(const PanelJob& job,
+                            const std::byte* panel,
+                            int64_t g,
+                            const Sink& sink) {
     const std::byte* p = panel + g * group_bytes_of(kKind);
-    if constexpr (kKind == PackedKind::kQ5 || kKind == PackedKind::kQ6) {
+    if constexpr (kKind == PackedKind::kQ2) {
+      pairs_of<0>(V::load_raw(p), sink);
+    } else if constexpr (kKind == PackedKind::kQ5 || kKind == PackedKind::kQ6) {
       const I plane = V::load_raw(p + num_raws<kKind> * 64);
       codes_of<kKind, 0>(p, plane, sink);
+    } else if constexpr (has_table(kKind)) {
+      codes_of<kKind, 0>(p, V::load_numbers(job.numbers), sink);
     } else {
       codes_of<kKind, 0>(p, I{}, sink);
     }
@@ -208,6 +245,14 @@ struct PanelAccess {
   // The vectors of a group that hold nibbles, or bytes of kQ8.
   template <PackedKind kKind>
   static constexpr int num_raws = group_of(kKind) / (kKind == PackedKind::kQ8 ? 4 : 8);
+  template <int kStep, typename Sink>
+  static void pairs_of(I pairs, const Sink& sink) {
+    if constexpr (kStep < 4) {
+      sink.template operator()<kStep>(V::template add_bits<-2 * kStep, 0x03030303U>(I{}, pairs));
+      pairs_of<kStep + 1>(pairs, sink);
+    }
+  }
+  // plane: of kQ5 and kQ6; of tables their numbers.
   template <PackedKind kKind, int kRaw, typename Sink>
   static void codes_of(const std::byte* p, I plane, const Sink& sink) {
     constexpr int kRaws = num_raws<kKind>;
@@ -223,11 +268,13 @@ struct PanelAccess {
       codes_of<kKind, kRaw + 1>(p, plane, sink);
     }
   }
-  // The code of a nibble and, of kQ5 and kQ6, its upper bits in the plane.
+  // The code of a nibble and, of kQ5 and kQ6, its upper bits in the plane, or its number in the table.
   template <PackedKind kKind, int kStep>
   static I code(I nibbles, I plane) {
     if constexpr (kKind == PackedKind::kMxfp4) {
       return V::e2m1_codes(nibbles);
+    } else if constexpr (has_table(kKind)) {
+      return V::look_up(plane, nibbles);
     } else if constexpr (kKind == PackedKind::kQ4) {
       return nibbles;
     } else {
@@ -237,9 +284,12 @@ struct PanelAccess {
     }
   }
   template <PackedKind kKind>
-  static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
+  static void load_codes(const PanelJob& job,
+                         const std::byte* panel,
+                         int64_t g,
+                         I (&out)[group_of(kKind) / 4]) {
     for_each_code<kKind>(
-        panel, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA { out[kStep] = codes; });
+        job, panel, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA { out[kStep] = codes; });
   }
 };
 

@@ -32,7 +32,7 @@ struct AmxInt8Panels {
     alignas(64) int32_t sums[kMaxBlock / kGroup][kTileRows][kLanes];
   };
 
-  // Returns the groups' weights as s8 without zero point; those of kQ8 are stored so.
+  // Returns the groups' weights as s8 without zero point; those of kQ8 are stored so, those of a table come so.
   template <PackedKind kKind>
   static const int8_t* unpack(
       const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, Block& block) {
@@ -41,11 +41,11 @@ struct AmxInt8Panels {
     for (int64_t g = g0; g < g1; ++g) {
       if constexpr (kKind != PackedKind::kQ8) {
         I w[kVectors];
-        Access::template load_codes<kKind>(weights, g, w);
+        Access::template load_codes<kKind>(job, weights, g, w);
         WR_UNROLL
         for (int i = 0; i < kVectors; ++i) {
           V::store_raw(block.w + (g - g0) * kGroup * kLanes + i * 64,
-                       V::subtract_bytes(w[i], job.zero_point));
+                       Access::is_signed(kKind) ? w[i] : V::subtract_bytes(w[i], job.zero_point));
         }
       }
       Access::template unpack_factors<kKind>(
@@ -184,6 +184,8 @@ struct AmxInt8Panels {
         return int8_kind<PackedKind::kQ5>(job, rows);
       case PackedKind::kMxfp4:
         return int8_kind<PackedKind::kMxfp4>(job, rows);
+      case PackedKind::kTable:
+        return int8_kind<PackedKind::kTable>(job, rows);
       default:
         return int8_kind<PackedKind::kQ8>(job, rows);
     }

@@ -74,11 +74,11 @@ struct FloatPanels {
     for (int64_t k = k0; k < k1;) {
       const Affine affine = group_affine<kKind>(job, panel, k);
       I codes[kGroup / 4];
-      Access::template load_codes<kKind>(panel, k / kGroup, codes);
+      Access::template load_codes<kKind>(job, panel, k / kGroup, codes);
       WR_UNROLL
       for (int i = 0; i < kGroup / 4; ++i, k += 4) {
         const I q =
-            kKind == PackedKind::kQ8 ? codes[i] : V::subtract_bytes(codes[i], job.zero_point);
+            Access::is_signed(kKind) ? codes[i] : V::subtract_bytes(codes[i], job.zero_point);
         sink.template operator()<0>(k, affine(V::template byte_to_float<0>(q)));
         sink.template operator()<1>(k + 1, affine(V::template byte_to_float<1>(q)));
         sink.template operator()<0>(k + 2, affine(V::template byte_to_float<2>(q)));
@@ -275,6 +275,12 @@ struct FloatPanels {
         return float_kind<PackedKind::kQ8>(job, rows);
       case PackedKind::kMxfp4:
         return float_kind<PackedKind::kMxfp4>(job, rows);
+      case PackedKind::kQ2:
+        return float_kind<PackedKind::kQ2>(job, rows);
+      case PackedKind::kTable:
+        return float_kind<PackedKind::kTable>(job, rows);
+      case PackedKind::kTable16:
+        return float_kind<PackedKind::kTable16>(job, rows);
       case PackedKind::kF8:  // CUDA only
       case PackedKind::kF8F8:
         return;

@@ -22,7 +22,7 @@ struct Int8Panels {
   template <PackedKind kKind>
   static I int_start(const PanelJob& job, const ActGroup& act) {
     if constexpr (V::kOffsetWeights) {
-      const int32_t offset = kKind == PackedKind::kQ8 ? 128 : job.zero_point;
+      const int32_t offset = Access::is_signed(kKind) ? 128 : job.zero_point;
       if (offset != 0) {
         return V::set1_s32(-offset * act.sum);
       }
@@ -37,11 +37,11 @@ struct Int8Panels {
                          int64_t g,
                          I (&out)[Access::group_of(kKind) / 4]) {
     constexpr int kVectors = Access::group_of(kKind) / 4;
-    Access::template load_codes<kKind>(panel, g, out);
-    if constexpr (V::kOffsetWeights == (kKind == PackedKind::kQ8)) {
+    Access::template load_codes<kKind>(job, panel, g, out);
+    if constexpr (V::kOffsetWeights == Access::is_signed(kKind)) {
       WR_UNROLL
       for (int i = 0; i < kVectors; ++i) {
-        if constexpr (kKind == PackedKind::kQ8) {
+        if constexpr (Access::is_signed(kKind)) {
           out[i] = V::flip_sign_bits(out[i]);
         } else {
           out[i] = V::subtract_bytes(out[i], job.zero_point);

@@ -27,6 +27,8 @@ struct PanelJob {
   ScaleForm scales;
   int32_t zero_point;
   int32_t group;
+  const int8_t* numbers;
+  float scale_unit;
   int64_t k;
   const std::byte* panels;  // the first one
   int64_t panel_bytes;      // see PanelLayout

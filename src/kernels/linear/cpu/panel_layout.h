@@ -18,7 +18,8 @@ namespace warprow::cpu {
 //   in its low nibbles and inputs g / 2 + 4i.. in its high nibbles;
 // * kQ5, kQ6: for each group the nibbles as kQ4, then a plane, dword[16], with the upper bits:
 //   byte j of a dword holds those of inputs 4i + j, one bit (kQ5) at bit i or two (kQ6) at bit 2i;
-// * kMxfp4: as kQ4;
+// * kMxfp4, kTable and kTable16: as kQ4;
+// * kQ2: for each group a dword[16]; byte j of it holds the two bits of inputs 4i + j at bit 2i;
 // * after all of these the scales: for each group scale[16] and, if there are any, bias[16], f16.
 //   ScaleForm::kSplit: for each kSplitInputs inputs the halves of scale[16] and bias[16], then for
 //   each group their s8 factors. ScaleForm::kE8M0: for each group a byte for each output;
@@ -43,8 +44,12 @@ inline bool is_quantised(PackedKind kind) { return kind >= PackedKind::kQ4; }
 // Bits of a stored quantised value.
 inline int64_t stored_bits(PackedKind kind) {
   switch (kind) {
+    case PackedKind::kQ2:
+      return 2;
     case PackedKind::kQ4:
     case PackedKind::kMxfp4:
+    case PackedKind::kTable:
+    case PackedKind::kTable16:
       return 4;
     case PackedKind::kQ5:
       return 5;
@@ -53,6 +58,12 @@ inline int64_t stored_bits(PackedKind kind) {
     default:
       return 8;
   }
+}
+
+// Inputs that share a scale.
+inline int32_t group_of(PackedKind kind) {
+  return kind == PackedKind::kQ2 || kind == PackedKind::kQ6 || kind == PackedKind::kTable16 ? 16
+                                                                                            : 32;
 }
 
 inline PanelLayout panel_layout(const PackedWeight& w) {

@@ -12,7 +12,7 @@ namespace warprow::cpu {
 // two neighbours and saturates at s16. Widening each result to s32 would take as long as multiplying. So weights are
 // taken as the codes that are stored, u8 with their zero point, and as many products as surely fit are added up in s16.
 // Their sum is widened once, and the zero point times the sum of the inputs is subtracted from a group's sum. Bytes of
-// kQ8 have no room for that: few rows multiply magnitudes and move the signs to the inputs; for many rows both sides are
+// kQ8 and of tables have no room for that: few rows multiply magnitudes and move the signs to the inputs; for many rows both sides are
 // widened to s16 once, whose product, vpmaddwd, leaves s32. Everything is exact, and the float operations are GroupFactors, so
 // that the bits are those of Int8Panels.
 //
@@ -25,8 +25,8 @@ struct ShortInt8Panels {
   using I = typename V::I;
   static constexpr int kLanes = Access::kLanes;
   static constexpr int kMaxBlock = 640;      // inputs unpacked at once, a multiple of 32
-  static constexpr int kMaxWideBlock = 320;  // the same of kQ8
-  static constexpr int kChunkRows = 128;     // of kQ8, widened at once
+  static constexpr int kMaxWideBlock = 320;  // the same of signed bytes
+  static constexpr int kChunkRows = 128;     // of them, widened at once
 
   // Steps of four inputs whose products are added up in s16: 2 * 127 * (largest code) * steps is at most 32767.
   static constexpr int steps_of(PackedKind kind) {
@@ -36,7 +36,11 @@ struct ShortInt8Panels {
         return 4;
       case PackedKind::kQ6:  // 63
         return 2;
+      case PackedKind::kQ2:  // 3, and the whole group
+        return 4;
       case PackedKind::kQ8:  // magnitudes up to 128
+      case PackedKind::kTable:
+      case PackedKind::kTable16:
         return 1;
       default:  // 15
         return 8;
@@ -61,8 +65,9 @@ struct ShortInt8Panels {
   // for_each_code visits steps in this order: nibbles in turn from both halves of the group.
   template <PackedKind kKind>
   static constexpr int step_at(int visit) {
-    return kKind == PackedKind::kQ8 ? visit
-                                    : visit / 2 + visit % 2 * Access::template num_raws<kKind>;
+    return kKind == PackedKind::kQ8 || kKind == PackedKind::kQ2
+               ? visit
+               : visit / 2 + visit % 2 * Access::template num_raws<kKind>;
   }
   template <PackedKind kKind>
   static constexpr int visit_of(int step) {
@@ -108,20 +113,21 @@ struct ShortInt8Panels {
       }
       I shorts[kRows];
       I sum[kRows];
-      Access::template for_each_code<kKind>(weights, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
-        constexpr int kVisit = visit_of<kKind>(kStep);
-        WR_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          const auto a = V::load_dword(q + r * stride + 4 * kStep);
-          const I products =
-              kKind == PackedKind::kQ8 ? V::multiply_s8(codes, a) : V::multiply_u8(codes, a);
-          shorts[r] = kVisit % kRun == 0 ? products : V::add_s16(shorts[r], products);
-          if constexpr (kVisit % kRun == kRun - 1) {
-            const I widened = V::widen(shorts[r]);
-            sum[r] = kVisit == kRun - 1 ? widened : V::add_s32(sum[r], widened);
-          }
-        }
-      });
+      Access::template for_each_code<kKind>(
+          job, weights, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
+            constexpr int kVisit = visit_of<kKind>(kStep);
+            WR_UNROLL
+            for (int r = 0; r < kRows; ++r) {
+              const auto a = V::load_dword(q + r * stride + 4 * kStep);
+              const I products =
+                  Access::is_signed(kKind) ? V::multiply_s8(codes, a) : V::multiply_u8(codes, a);
+              shorts[r] = kVisit % kRun == 0 ? products : V::add_s16(shorts[r], products);
+              if constexpr (kVisit % kRun == kRun - 1) {
+                const I widened = V::widen(shorts[r]);
+                sum[r] = kVisit == kRun - 1 ? widened : V::add_s32(sum[r], widened);
+              }
+            }
+          });
       const auto add = Access::template group_factors<kKind>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
@@ -135,7 +141,7 @@ struct ShortInt8Panels {
     }
   }
 
-  // One panel's weights of a block of inputs: a vector of codes for each step, or of kQ8 two of s16.
+  // One panel's weights of a block of inputs: a vector of codes for each step, or of signed bytes two of s16.
   struct Block {
     alignas(64) uint8_t w[kMaxBlock * kLanes];
     alignas(64) float scale[kMaxBlock / 16][kLanes];
@@ -148,16 +154,16 @@ struct ShortInt8Panels {
     const std::byte* weights = Access::panel_at(job, panel);
     uint8_t* dst = block.w;
     for (int64_t g = g0; g < g1; ++g) {
-      Access::template for_each_code<kKind>(weights, g, [&]<int>(I codes) WR_INLINE_LAMBDA {
-        if constexpr (kKind == PackedKind::kQ8) {
-          V::store_raw(dst, V::low_bytes_to_s16(codes));
-          V::store_raw(dst + 64, V::high_bytes_to_s16(codes));
-          dst += 128;
-        } else {
-          V::store_raw(dst, codes);
-          dst += 64;
-        }
-      });
+      Access::template for_each_code<kKind>(
+          job, weights, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
+            if constexpr (Access::is_signed(kKind)) {
+              V::store_raw(dst + 128 * kStep, V::low_bytes_to_s16(codes));
+              V::store_raw(dst + 128 * kStep + 64, V::high_bytes_to_s16(codes));
+            } else {
+              V::store_raw(dst + 64 * visit_of<kKind>(kStep), codes);
+            }
+          });
+      dst += Access::group_of(kKind) * (Access::is_signed(kKind) ? 32 : 16);
       Access::template unpack_factors<kKind>(
           job, weights, g, block.scale[g - g0], block.bias[g - g0]);
     }
@@ -237,15 +243,15 @@ struct ShortInt8Panels {
     alignas(64) int16_t x[kChunkRows][kMaxWideBlock];
   };
 
-  // kQ8. x: the tile's rows, from the block's first input on.
-  template <int kRows>
+  // Signed bytes. x: the tile's rows, from the block's first input on.
+  template <PackedKind kKind, int kRows>
   [[gnu::noinline]] static void wide_tile(const PanelJob& job,
                                           const ActGroup* acts,
                                           int64_t group_stride,
                                           const int16_t (*x)[kMaxWideBlock],
                                           const Block& block,
                                           const TilePlace& at) {
-    constexpr int kPairs = 16;  // of inputs in a group
+    constexpr int kPairs = Access::group_of(kKind) / 2;  // of inputs in a group
     const uint8_t* w = block.w;
     const int16_t* first = x[0];
     F acc[kRows];
@@ -277,8 +283,9 @@ struct ShortInt8Panels {
     }
   }
 
+  template <PackedKind kKind>
   static void wide_tiles(const PanelJob& job, const Int8Rows& rows) {
-    constexpr int kGroup = 32;
+    constexpr int kGroup = Access::group_of(kKind);
     Block block;
     WideRows wide;
     const int64_t block_groups = Access::block_len(job.k, kMaxWideBlock) / kGroup;
@@ -293,14 +300,14 @@ struct ShortInt8Panels {
           }
         }
         for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-          unpack<PackedKind::kQ8>(job, panel, g0, g1, block);
+          unpack<kKind>(job, panel, g0, g1, block);
           for_each_even_tile<V::kShortRows>(height, [&]<int kRows>(int64_t r) WR_INLINE_LAMBDA {
-            wide_tile<kRows>(job,
-                             rows.groups + (row + r) * rows.group_stride + g0,
-                             rows.group_stride,
-                             wide.x + r,
-                             block,
-                             {row + r, panel, g0, g1});
+            wide_tile<kKind, kRows>(job,
+                                    rows.groups + (row + r) * rows.group_stride + g0,
+                                    rows.group_stride,
+                                    wide.x + r,
+                                    block,
+                                    {row + r, panel, g0, g1});
           });
         }
       }
@@ -310,8 +317,8 @@ struct ShortInt8Panels {
   template <PackedKind kKind>
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     if (job.num_rows > V::kDirectRows) {
-      if constexpr (kKind == PackedKind::kQ8) {
-        wide_tiles(job, rows);
+      if constexpr (Access::is_signed(kKind)) {
+        wide_tiles<kKind>(job, rows);
       } else {
         tiles<kKind>(job, rows);
       }

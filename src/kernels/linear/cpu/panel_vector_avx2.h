@@ -107,6 +107,15 @@ struct PanelVector {
         _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     return {_mm256_shuffle_epi8(table, v.lo), _mm256_shuffle_epi8(table, v.hi)};
   }
+  // The numbers of a table, for look_up: of each byte's low four bits, others zero, the number at that place.
+  static I load_numbers(const int8_t* numbers) {
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)));
+    return {table, table};
+  }
+  static I look_up(I table, I v) {
+    return {_mm256_shuffle_epi8(table.lo, v.lo), _mm256_shuffle_epi8(table.hi, v.hi)};
+  }
   // v | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I v, I plane) {

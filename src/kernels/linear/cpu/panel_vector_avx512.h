@@ -127,6 +127,11 @@ struct PanelVector {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), v);
   }
+  // The numbers of a table, for look_up: of each byte's low four bits, others zero, the number at that place.
+  static I load_numbers(const int8_t* numbers) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)));
+  }
+  static I look_up(I table, I v) { return _mm512_shuffle_epi8(table, v); }
   // v | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I v, I plane) {

@@ -143,6 +143,24 @@ struct PanelVector {
       return static_cast<int32_t>(codes);
     });
   }
+  // The numbers of a table, for look_up: of each byte's low four bits, others zero, the number at that place.
+  static I load_numbers(const int8_t* numbers) {
+    I table{};
+    __builtin_memcpy(table.v, numbers, 16);
+    return table;
+  }
+  static I look_up(const I& table, const I& a) {
+    uint8_t numbers[16];
+    __builtin_memcpy(numbers, table.v, sizeof numbers);
+    return each<I>([&](int i) {
+      const auto dword = static_cast<uint32_t>(a.v[i]);
+      uint32_t found = 0;
+      for (int shift = 0; shift < 32; shift += 8) {
+        found |= static_cast<uint32_t>(numbers[dword >> shift & 15U]) << shift;
+      }
+      return static_cast<int32_t>(found);
+    });
+  }
   // a | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I a, I plane) {

@@ -143,6 +143,17 @@ struct PanelVector {
       return vreinterpretq_s32_u8(vqtbl1q_u8(table, vreinterpretq_u8_s32(a.v[i])));
     });
   }
+  // The numbers of a table, for look_up: of each byte's low four bits, others zero, the number at that place.
+  static I load_numbers(const int8_t* numbers) {
+    const int32x4_t table = vreinterpretq_s32_s8(vld1q_s8(numbers));
+    return each<I>([=](int) { return table; });
+  }
+  static I look_up(I table, I a) {
+    return each<I>([&](int i) {
+      return vreinterpretq_s32_s8(
+          vqtbl1q_s8(vreinterpretq_s8_s32(table.v[i]), vreinterpretq_u8_s32(a.v[i])));
+    });
+  }
   // a | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I a, I plane) {

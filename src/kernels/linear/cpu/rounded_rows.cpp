@@ -126,6 +126,8 @@ PanelJob panel_job(const PackedWeight& w, int64_t first, int64_t last) {
   job.scales = w.scales;
   job.zero_point = w.zero_point;
   job.group = w.group;
+  job.numbers = w.numbers;
+  job.scale_unit = w.scale_unit;
   job.k = w.k;
   job.panels = w.data + first * layout.panel_bytes;
   job.panel_bytes = layout.panel_bytes;
