@@ -53,13 +53,20 @@ PackedWeight panel_product(TensorType type) {
   }
   const GroupTraits& traits = group_traits(type);
   PackedWeight weight;
-  weight.kind = traits.bits == 8     ? PackedKind::kQ8
-                : traits.group == 16 ? PackedKind::kQ6
-                : traits.bits == 5   ? PackedKind::kQ5
-                                     : PackedKind::kQ4;
+  if (traits.numbers != nullptr) {
+    weight.kind = traits.group == 16 ? PackedKind::kTable16 : PackedKind::kTable;
+    weight.numbers = traits.numbers;
+    weight.scale_unit = traits.unit;
+  } else {
+    weight.kind = traits.bits == 2   ? PackedKind::kQ2
+                  : traits.bits == 4 ? PackedKind::kQ4
+                  : traits.bits == 5 ? PackedKind::kQ5
+                  : traits.bits == 6 ? PackedKind::kQ6
+                                     : PackedKind::kQ8;
+    weight.zero_point = traits.zero_point;
+  }
   weight.has_bias = traits.has_bias;
   weight.scales = traits.f16_exact ? ScaleForm::kF16 : ScaleForm::kSplit;
-  weight.zero_point = traits.group == 16 && traits.zero_point > 0 ? 32 : traits.zero_point;
   weight.group = traits.group;
   return weight;
 }

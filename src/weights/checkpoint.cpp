@@ -17,8 +17,8 @@ namespace warprow {
 namespace {
 
 constexpr const char* kUsableGguf =
-    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4, IQ4_NL "
-    "and IQ4_XS are";
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4, IQ4_NL, "
+    "IQ4_XS, IQ3_XXS, IQ3_S, IQ2_XXS, IQ2_XS, IQ2_S, IQ1_S and IQ1_M are";
 constexpr const char* kUsableSafetensors = "F32, F16 and BF16 are";
 
 tl::unexpected<Error> unusable(const std::string& file,

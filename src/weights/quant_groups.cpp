@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "weights/codebook_groups.h"
 
 #include <array>
 #include <bit>
@@ -247,6 +248,8 @@ void unpack_q3_k(const uint8_t* src, int8_t* q) {
   }
 }
 
+constexpr std::array<int8_t, 16> kQ3Numbers = {-4, -3, -2, -1, 0, 1, 2, 3};
+
 // What the nibbles of IQ4_NL and IQ4_XS stand for.
 constexpr std::array<int8_t, 16> kIq4Numbers = {
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -317,8 +320,13 @@ void decode_blocks(const uint8_t* src, int64_t n, int8_t* q, float* scale, float
   }
 }
 
-// A type of super-blocks with split scales.
-template <UnpackBlock kUnpack, SplitBlock kSplit, int kGroup, bool kBias = false>
+template <void (*kSplit)(const uint8_t*, uint16_t*, int8_t*)>
+void split_block(const uint8_t* src, const SplitScales& out) {
+  kSplit(src, out.scale_half, out.scale_factor);
+}
+
+// A type of super-blocks with split scales, whose unit is 2^-kShift.
+template <UnpackBlock kUnpack, SplitBlock kSplit, int kGroup, int kShift = 0, bool kBias = false>
 void decode_super_block(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   constexpr size_t kGroups = kSuperBlock / kGroup;
   uint16_t scale_half = 0;
@@ -327,7 +335,7 @@ void decode_super_block(const uint8_t* src, int8_t* q, float* scale, float* bias
   std::array<int8_t, kGroups> bias_factor{};
   kUnpack(src, q);
   kSplit(src, {&scale_half, scale_factor.data(), &bias_half, bias_factor.data()});
-  const float d = f16_to_f32(scale_half);
+  const float d = f16_to_f32(scale_half) * (1.0F / (1 << kShift));
   const float m = f16_to_f32(bias_half);
   for (size_t g = 0; g < kGroups; ++g) {
     scale[g] = d * static_cast<float>(scale_factor[g]);
@@ -362,18 +370,72 @@ const Quantised* quantised(TensorType type) {
                                     &decode_blocks<&decode_mxfp4, 32, 17, 32>};
   static constexpr Quantised kQ2_K{
       {2, 0, 16, true, false},
-      &decode_blocks<&decode_super_block<&unpack_q2_k, &split_q2_k, 16, true>, kSuperBlock, 84, 16>,
+      &decode_blocks<&decode_super_block<&unpack_q2_k, &split_q2_k, 16, 0, true>,
+                     kSuperBlock,
+                     84,
+                     16>,
       &split_q2_k};
   static constexpr Quantised kQ3_K{
-      {3, 4, 16, false, false},
+      {3, 4, 16, false, false, kQ3Numbers.data()},
       &decode_blocks<&decode_super_block<&unpack_q3_k, &split_q3_k, 16>, kSuperBlock, 110, 16>,
       &split_q3_k};
-  static constexpr Quantised kIQ4_NL{{8, 0, 32, false, true},
+  static constexpr Quantised kIQ4_NL{{8, 0, 32, false, true, kIq4Numbers.data()},
                                      &decode_blocks<&decode_iq4_nl, 32, 18, 32>};
   static constexpr Quantised kIQ4_XS{
-      {8, 0, 32, false, false},
+      {8, 0, 32, false, false, kIq4Numbers.data()},
       &decode_blocks<&decode_super_block<&unpack_iq4_xs, &split_iq4_xs, 32>, kSuperBlock, 136, 32>,
       &split_iq4_xs};
+  static constexpr Quantised kIQ3_XXS{
+      {6, 32, 32, false, false, kIq3XxsNumbers.data(), 0.5F},
+      &decode_blocks<
+          &decode_super_block<&unpack_iq3_xxs, &split_block<&split_scales_iq3_xxs>, 32, 1>,
+          kSuperBlock,
+          98,
+          32>,
+      &split_block<&split_scales_iq3_xxs>};
+  static constexpr Quantised kIQ3_S{
+      {5, 16, 32, false, false, kIq3SNumbers.data()},
+      &decode_blocks<&decode_super_block<&unpack_iq3_s, &split_block<&split_scales_iq3_s>, 32, 0>,
+                     kSuperBlock,
+                     110,
+                     32>,
+      &split_block<&split_scales_iq3_s>};
+  static constexpr Quantised kIQ2_XXS{
+      {8, 0, 32, false, false, kIq2Numbers.data(), 0.125F},
+      &decode_blocks<
+          &decode_super_block<&unpack_iq2_xxs, &split_block<&split_scales_iq2_xxs>, 32, 3>,
+          kSuperBlock,
+          66,
+          32>,
+      &split_block<&split_scales_iq2_xxs>};
+  static constexpr Quantised kIQ2_XS{
+      {8, 0, 16, false, false, kIq2Numbers.data(), 0.125F},
+      &decode_blocks<&decode_super_block<&unpack_iq2_xs, &split_block<&split_scales_iq2_xs>, 16, 3>,
+                     kSuperBlock,
+                     74,
+                     16>,
+      &split_block<&split_scales_iq2_xs>};
+  static constexpr Quantised kIQ2_S{
+      {8, 0, 16, false, false, kIq2Numbers.data(), 0.125F},
+      &decode_blocks<&decode_super_block<&unpack_iq2_s, &split_block<&split_scales_iq2_s>, 16, 3>,
+                     kSuperBlock,
+                     82,
+                     16>,
+      &split_block<&split_scales_iq2_s>};
+  static constexpr Quantised kIQ1_S{
+      {5, 16, 32, false, false, kIq1Numbers.data(), 0.125F},
+      &decode_blocks<&decode_super_block<&unpack_iq1_s, &split_block<&split_scales_iq1_s>, 32, 3>,
+                     kSuperBlock,
+                     50,
+                     32>,
+      &split_block<&split_scales_iq1_s>};
+  static constexpr Quantised kIQ1_M{
+      {5, 16, 16, false, false, kIq1Numbers.data(), 0.125F},
+      &decode_blocks<&decode_super_block<&unpack_iq1_m, &split_block<&split_scales_iq1_m>, 16, 3>,
+                     kSuperBlock,
+                     56,
+                     16>,
+      &split_block<&split_scales_iq1_m>};
   switch (type) {
     case TensorType::kQ8_0:
       return &kQ8_0;
@@ -401,6 +463,20 @@ const Quantised* quantised(TensorType type) {
       return &kIQ4_NL;
     case TensorType::kIQ4_XS:
       return &kIQ4_XS;
+    case TensorType::kIQ3_XXS:
+      return &kIQ3_XXS;
+    case TensorType::kIQ3_S:
+      return &kIQ3_S;
+    case TensorType::kIQ2_XXS:
+      return &kIQ2_XXS;
+    case TensorType::kIQ2_XS:
+      return &kIQ2_XS;
+    case TensorType::kIQ2_S:
+      return &kIQ2_S;
+    case TensorType::kIQ1_S:
+      return &kIQ1_S;
+    case TensorType::kIQ1_M:
+      return &kIQ1_M;
     default:
       return nullptr;
   }

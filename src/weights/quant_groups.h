@@ -13,7 +13,7 @@ namespace warprow {
 //
 //   w[i] = scale * q[i] + bias        q an int8, scale and bias f32 per group
 //
-// The product is exact in f32 for every format (at most 18 bits of scale times 6 of q), so
+// The product is exact in f32 for every format (at most 18 bits of scale times 6 of q, or 17 times 7), so
 // multiply-then-add and a fused multiply-add agree, and both equal gguf.quants.dequantize bit for
 // bit as long as the stored scales are finite.
 struct GroupTraits {
@@ -24,6 +24,9 @@ struct GroupTraits {
   bool has_bias;   // otherwise the bias is -0.0, which changes no sum, not even the sign of zero
   // Scale and bias are IEEE halves; otherwise products (split_scales), MXFP4's scale a power of two.
   bool f16_exact;
+  // Of types for which q is one of at most 16 numbers: these, padded to 16 with zeros. Else null.
+  const int8_t* numbers = nullptr;
+  float unit = 1.0F;  // of split scales: a power of two
 };
 
 // Of a quantised format; the plain ones have no groups (checked).
@@ -32,7 +35,8 @@ const GroupTraits& group_traits(TensorType type);
 // Decodes n elements (a multiple of the type's block_elems) of `src`, which need not be aligned.
 //   q      i8  [n]          Q4_0 -8..7, Q4_1 and Q4_K 0..15, Q5_0 -16..15, Q5_1 and Q5_K 0..31,
 //                           Q6_K -32..31, Q8_0 -128..127, MXFP4 0, +-1, 2, 3, 4, 6, 8, 12,
-//                           Q2_K 0..3, Q3_K -4..3, IQ4_NL and IQ4_XS 16 numbers, -127..113
+//                           Q2_K 0..3, Q3_K -4..3, IQ4_NL and IQ4_XS 16 numbers, -127..113,
+//                           the other IQ types as in codebook_groups.h
 //   scale  f32 [n / group]
 //   bias   f32 [n / group]  null allowed if the type has none
 void decode_groups(
@@ -47,8 +51,8 @@ void decode_mxfp4_groups(
 void split_mxfp4_blocks(const std::byte* src, int64_t n, std::byte* numbers, std::byte* scales);
 
 // The scales of a type of super-blocks of 256 as the factors whose product they are: a half for each block and an s8
-// for each group. A block's decoded scale is exactly f16_to_f32(scale_half) * scale_factor, its bias
-// likewise. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's
+// for each group. A block's decoded scale is exactly unit * f16_to_f32(scale_half) *
+// scale_factor, its bias likewise without the unit. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's
 // may be null if the type has none.
 struct SplitScales {
   uint16_t* scale_half;

@@ -10,16 +10,18 @@ namespace {
 
 // In the order of the enumerators.
 constexpr std::array<TensorTypeTraits, kNumTensorTypes> kTraits{{
-    {"F32", 1, 4, 32, 0},        {"F16", 1, 2, 16, 0},      {"BF16", 1, 2, 16, 0},
-    {"Q8_0", 32, 34, 8, 32},     {"Q4_0", 32, 18, 4, 32},   {"Q4_1", 32, 20, 4, 32},
-    {"Q5_0", 32, 22, 5, 32},     {"Q5_1", 32, 24, 5, 32},   {"Q4_K", 256, 144, 4, 32},
-    {"Q5_K", 256, 176, 5, 32},   {"Q6_K", 256, 210, 6, 16}, {"MXFP4", 32, 17, 4, 32},
-    {"Q2_K", 256, 84, 2, 16},    {"Q3_K", 256, 110, 3, 16}, {"IQ4_NL", 32, 18, 4, 32},
-    {"IQ4_XS", 256, 136, 4, 32}, {"BOOL", 1, 1, 8, 0},      {"U8", 1, 1, 8, 0},
-    {"I8", 1, 1, 8, 0},          {"U16", 1, 2, 16, 0},      {"I16", 1, 2, 16, 0},
-    {"U32", 1, 4, 32, 0},        {"I32", 1, 4, 32, 0},      {"U64", 1, 8, 64, 0},
-    {"I64", 1, 8, 64, 0},        {"F8_E5M2", 1, 1, 8, 0},   {"F8_E4M3", 1, 1, 8, 0},
-    {"F8_E8M0", 1, 1, 8, 0},
+    {"F32", 1, 4, 32, 0},        {"F16", 1, 2, 16, 0},        {"BF16", 1, 2, 16, 0},
+    {"Q8_0", 32, 34, 8, 32},     {"Q4_0", 32, 18, 4, 32},     {"Q4_1", 32, 20, 4, 32},
+    {"Q5_0", 32, 22, 5, 32},     {"Q5_1", 32, 24, 5, 32},     {"Q4_K", 256, 144, 4, 32},
+    {"Q5_K", 256, 176, 5, 32},   {"Q6_K", 256, 210, 6, 16},   {"MXFP4", 32, 17, 4, 32},
+    {"Q2_K", 256, 84, 2, 16},    {"Q3_K", 256, 110, 3, 16},   {"IQ4_NL", 32, 18, 4, 32},
+    {"IQ4_XS", 256, 136, 4, 32}, {"IQ3_XXS", 256, 98, 3, 32}, {"IQ3_S", 256, 110, 3, 32},
+    {"IQ2_XXS", 256, 66, 2, 32}, {"IQ2_XS", 256, 74, 2, 16},  {"IQ2_S", 256, 82, 2, 16},
+    {"IQ1_S", 256, 50, 1, 32},   {"IQ1_M", 256, 56, 1, 16},   {"BOOL", 1, 1, 8, 0},
+    {"U8", 1, 1, 8, 0},          {"I8", 1, 1, 8, 0},          {"U16", 1, 2, 16, 0},
+    {"I16", 1, 2, 16, 0},        {"U32", 1, 4, 32, 0},        {"I32", 1, 4, 32, 0},
+    {"U64", 1, 8, 64, 0},        {"I64", 1, 8, 64, 0},        {"F8_E5M2", 1, 1, 8, 0},
+    {"F8_E4M3", 1, 1, 8, 0},     {"F8_E8M0", 1, 1, 8, 0},
 }};
 
 }  // namespace
@@ -68,6 +70,20 @@ std::optional<TensorType> tensor_type_of(GgmlType type) {
       return TensorType::kIQ4_NL;
     case GgmlType::kIQ4_XS:
       return TensorType::kIQ4_XS;
+    case GgmlType::kIQ3_XXS:
+      return TensorType::kIQ3_XXS;
+    case GgmlType::kIQ3_S:
+      return TensorType::kIQ3_S;
+    case GgmlType::kIQ2_XXS:
+      return TensorType::kIQ2_XXS;
+    case GgmlType::kIQ2_XS:
+      return TensorType::kIQ2_XS;
+    case GgmlType::kIQ2_S:
+      return TensorType::kIQ2_S;
+    case GgmlType::kIQ1_S:
+      return TensorType::kIQ1_S;
+    case GgmlType::kIQ1_M:
+      return TensorType::kIQ1_M;
     default:
       return std::nullopt;
   }

@@ -30,6 +30,13 @@ enum class TensorType : uint8_t {
   kQ3_K,
   kIQ4_NL,
   kIQ4_XS,
+  kIQ3_XXS,
+  kIQ3_S,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ1_S,
+  kIQ1_M,
   kBool,
   kU8,
   kI8,
@@ -43,8 +50,8 @@ enum class TensorType : uint8_t {
   kF8E4M3,
   kF8E8M0,
 };
-inline constexpr int kNumValueTypes = 16;
-inline constexpr int kNumTensorTypes = 28;
+inline constexpr int kNumValueTypes = 23;
+inline constexpr int kNumTensorTypes = 35;
 
 struct TensorTypeTraits {
   const char* name;  // as ggml and safetensors print it

@@ -28,22 +28,12 @@ using test::ModelRig;
 using test::RigOptions;
 using test::RigResult;
 
-constexpr std::array kTypes = {GgmlType::kF32,
-                               GgmlType::kF16,
-                               GgmlType::kBF16,
-                               GgmlType::kQ8_0,
-                               GgmlType::kQ4_0,
-                               GgmlType::kQ4_1,
-                               GgmlType::kQ5_0,
-                               GgmlType::kQ5_1,
-                               GgmlType::kQ4_K,
-                               GgmlType::kQ5_K,
-                               GgmlType::kQ6_K,
-                               GgmlType::kMXFP4,
-                               GgmlType::kQ2_K,
-                               GgmlType::kQ3_K,
-                               GgmlType::kIQ4_NL,
-                               GgmlType::kIQ4_XS};
+constexpr std::array kTypes = {
+    GgmlType::kF32,    GgmlType::kF16,     GgmlType::kBF16,  GgmlType::kQ8_0,    GgmlType::kQ4_0,
+    GgmlType::kQ4_1,   GgmlType::kQ5_0,    GgmlType::kQ5_1,  GgmlType::kQ4_K,    GgmlType::kQ5_K,
+    GgmlType::kQ6_K,   GgmlType::kMXFP4,   GgmlType::kQ2_K,  GgmlType::kQ3_K,    GgmlType::kIQ4_NL,
+    GgmlType::kIQ4_XS, GgmlType::kIQ3_XXS, GgmlType::kIQ3_S, GgmlType::kIQ2_XXS, GgmlType::kIQ2_XS,
+    GgmlType::kIQ2_S,  GgmlType::kIQ1_S,   GgmlType::kIQ1_M};
 
 void put_half(Bytes& bytes, size_t at, float value) {
   const uint16_t half = test::f32_to_f16(value);
@@ -94,6 +84,26 @@ Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
       case TensorType::kIQ4_XS:
         put_half(bytes, block, scale * 8e-5F);
         break;
+      case TensorType::kIQ3_XXS:
+      case TensorType::kIQ3_S:
+        put_half(bytes, block, scale * 6e-4F);
+        break;
+      case TensorType::kIQ2_XXS:
+      case TensorType::kIQ2_XS:
+      case TensorType::kIQ2_S:
+        put_half(bytes, block, scale * 1.5e-3F);
+        break;
+      case TensorType::kIQ1_S:
+        put_half(bytes, block, scale * 0.013F);
+        break;
+      case TensorType::kIQ1_M: {
+        const auto half = test::f32_to_f16(scale * 0.013F);
+        for (size_t i = 0; i < 4; ++i) {
+          std::byte& upper = bytes[block + 49 + 2 * i];
+          upper = (upper & std::byte{15}) | static_cast<std::byte>((half >> (4 * i) & 15) << 4);
+        }
+        break;
+      }
       case TensorType::kQ4_K:
       case TensorType::kQ5_K:
         put_half(bytes, block, scale * 5e-4F);

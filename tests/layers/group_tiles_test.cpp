@@ -91,7 +91,7 @@ void expect_values(TensorType type,
 }
 
 TEST(GroupTiles, EveryTypeKeepsItsValues) {
-  ASSERT_EQ(quantised_types().size(), 13U);
+  ASSERT_EQ(quantised_types().size(), 20U);
   for (const TensorType type : quantised_types()) {
     const int64_t cols =
         tensor_type_traits(type).block_elems == 256 ? 512 : 608;  // the end of a tile
@@ -166,6 +166,12 @@ TEST(GroupTiles, FormsAndBytes) {
   EXPECT_EQ(bits(TensorType::kQ3_K), 6.0);
   EXPECT_EQ(bits(TensorType::kIQ4_NL), 9.0);
   EXPECT_EQ(bits(TensorType::kIQ4_XS), 9.0);
+  EXPECT_EQ(bits(TensorType::kIQ3_XXS), 7.0);
+  EXPECT_EQ(bits(TensorType::kIQ3_S), 7.0);
+  EXPECT_EQ(bits(TensorType::kIQ2_XXS), 9.0);
+  EXPECT_EQ(bits(TensorType::kIQ2_S), 10.0);
+  EXPECT_EQ(bits(TensorType::kIQ1_S), 7.0);
+  EXPECT_EQ(bits(TensorType::kIQ1_M), 8.0);
   EXPECT_EQ(bits(TensorType::kQ4_0), 5.0);
   EXPECT_EQ(bits(TensorType::kQ4_K), 6.0);
   EXPECT_EQ(bits(TensorType::kQ8_0), 9.0);

@@ -104,7 +104,7 @@ TEST_F(UploadWeights, QuantisedTypesInBothOrdersBecomeTiles) {
       upload.dst = arena_.alloc_bytes(quant_tiles_bytes(upload.tiles));
       placed.push_back(upload);
     }
-    ASSERT_EQ(placed.size(), 13U);
+    ASSERT_EQ(placed.size(), 20U);
     uploads_ = placed;
     upload();
     uploads_.clear();

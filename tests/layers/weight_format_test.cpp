@@ -23,9 +23,16 @@ TEST(WeightFormat, PanelsFollowTheType) {
   EXPECT_EQ(weight.group, 16);
   EXPECT_EQ(weight.scales, ScaleForm::kSplit);
   weight = weight_format_of(TensorType::kQ3_K).cpu.product;
-  EXPECT_EQ(weight.kind, PackedKind::kQ6);
-  EXPECT_EQ(weight.zero_point, 32);
-  EXPECT_EQ(weight_format_of(TensorType::kIQ4_XS).cpu.product.kind, PackedKind::kQ8);
+  EXPECT_EQ(weight.kind, PackedKind::kTable16);
+  EXPECT_EQ(weight.group, 16);
+  EXPECT_EQ(weight.zero_point, 0);
+  EXPECT_EQ(weight_format_of(TensorType::kQ2_K).cpu.product.kind, PackedKind::kQ2);
+  weight = weight_format_of(TensorType::kIQ2_XXS).cpu.product;
+  EXPECT_EQ(weight.kind, PackedKind::kTable);
+  EXPECT_EQ(weight.scale_unit, 0.125F);
+  const DeviceForm& xs = weight_format_of(TensorType::kIQ2_XS).cpu;
+  EXPECT_TRUE(same_product(xs, weight_format_of(TensorType::kIQ2_S).cpu));
+  EXPECT_FALSE(same_product(xs, weight_format_of(TensorType::kIQ1_M).cpu)) << "another table";
   EXPECT_EQ(weight_format_of(TensorType::kBF16).cpu.product.kind, PackedKind::kBF16);
   EXPECT_EQ(weight_format_of(TensorType::kF32).cpu.product.kind, PackedKind::kF32);
 }

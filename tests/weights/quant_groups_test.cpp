@@ -37,6 +37,13 @@ const std::vector<Expected> kExpected{
     {TensorType::kQ3_K, {3, 4, 16, false, false}, -4, 3},
     {TensorType::kIQ4_NL, {8, 0, 32, false, true}, -127, 113},
     {TensorType::kIQ4_XS, {8, 0, 32, false, false}, -127, 113},
+    {TensorType::kIQ3_XXS, {6, 32, 32, false, false}, -31, 31},
+    {TensorType::kIQ3_S, {5, 16, 32, false, false}, -15, 15},
+    {TensorType::kIQ2_XXS, {8, 0, 32, false, false}, -43, 43},
+    {TensorType::kIQ2_XS, {8, 0, 16, false, false}, -43, 43},
+    {TensorType::kIQ2_S, {8, 0, 16, false, false}, -43, 43},
+    {TensorType::kIQ1_S, {5, 16, 32, false, false}, -9, 9},
+    {TensorType::kIQ1_M, {5, 16, 16, false, false}, -9, 9},
 };
 
 // The reference blocks of the format.
@@ -86,6 +93,11 @@ TEST(QuantGroups, TraitsHoldForTheDecodedValues) {
       EXPECT_GE(*min + traits.zero_point, 0) << name;
       EXPECT_LT(*max + traits.zero_point, 1 << traits.bits) << name;
     }
+    if (traits.numbers != nullptr) {
+      EXPECT_TRUE(std::all_of(decoded.q.begin(), decoded.q.end(), [&](int8_t q) {
+        return std::find(traits.numbers, traits.numbers + 16, q) != traits.numbers + 16;
+      })) << name;
+    }
     for (size_t g = 0; g < decoded.scale.size() && traits.f16_exact; ++g) {
       EXPECT_EQ(f16_to_f32(test::f32_to_f16(decoded.scale[g])), decoded.scale[g]) << name;
       EXPECT_EQ(f16_to_f32(test::f32_to_f16(decoded.bias[g])), decoded.bias[g]) << name;
@@ -115,7 +127,14 @@ TEST(QuantGroups, SplitScalesMultiplyToTheScales) {
                                   TensorType::kQ6_K,
                                   TensorType::kQ2_K,
                                   TensorType::kQ3_K,
-                                  TensorType::kIQ4_XS}) {
+                                  TensorType::kIQ4_XS,
+                                  TensorType::kIQ3_XXS,
+                                  TensorType::kIQ3_S,
+                                  TensorType::kIQ2_XXS,
+                                  TensorType::kIQ2_XS,
+                                  TensorType::kIQ2_S,
+                                  TensorType::kIQ1_S,
+                                  TensorType::kIQ1_M}) {
     const test::GgufBlocks record = blocks_of(format);
     const Decoded decoded = decode(format, record);
     const auto n = record.bits.size();
@@ -130,7 +149,8 @@ TEST(QuantGroups, SplitScalesMultiplyToTheScales) {
                  {scale_half.data(), scale_factor.data(), bias_half.data(), bias_factor.data()});
     for (size_t g = 0; g < decoded.scale.size(); ++g) {
       const auto product = [&](const auto& half, const auto& factor) {
-        return std::bit_cast<uint32_t>(f16_to_f32(half[g / groups]) *
+        const float unit = &half == &scale_half ? group_traits(format).unit : 1.0F;
+        return std::bit_cast<uint32_t>(unit * f16_to_f32(half[g / groups]) *
                                        static_cast<float>(factor[g]));
       };
       ASSERT_EQ(product(scale_half, scale_factor), std::bit_cast<uint32_t>(decoded.scale[g]));

@@ -23,10 +23,11 @@ ELEMENTS = 1280  # five super-blocks
 HALVES = {  # offsets of IEEE halves in a block
     "F16": [0], "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0],
+    "IQ3_XXS": [0], "IQ3_S": [0], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ1_S": [0],
 }
 # In the order in which they are drawn.
 NAMES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "Q2_K", "Q3_K",
-         "IQ4_NL", "IQ4_XS")  # fmt: skip
+         "IQ4_NL", "IQ4_XS", "IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S", "IQ1_M")  # fmt: skip
 # Zeros of both signs, the smallest and largest subnormal, the smallest normal and the largest finite half.
 SPECIAL = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF], dtype=np.uint16)
 
@@ -42,6 +43,11 @@ def random_blocks(rng: np.random.Generator, name: str) -> np.ndarray:
         blocks[:, at:at + 2] = halves.view(np.uint8).reshape(-1, 2)
     if name == "MXFP4":  # scales 2^-125 to 2^64
         blocks[:, 0] = blocks[:, 0] % 190 + 2
+    if name == "IQ1_M":  # the half's four nibbles are the upper ones of four u16
+        halves = rng.normal(0, 0.05, size=len(blocks)).astype(np.float16).view(np.uint16)
+        halves[: len(SPECIAL)][: len(blocks) - 1] = SPECIAL[: len(blocks) - 1]
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 0x0F | (halves >> (4 * i) & 15) << 4
     if name in ("F32", "BF16"):  # clearing the exponent's last bit keeps the values finite
         blocks[:, block_bytes - 2] &= 0x7F
     return blocks
