@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a random GGUF file of a Qwen3, dense or with experts, with a made-up vocabulary, for timings (`warprow bench latency FILE`).
 
-    python3 bench/random_gguf.py bench/models/Qwen3-8B FILE [Q4_K_M | Q4_K | Q5_K | Q6_K | Q8_0 | Q4_0]
+    python3 bench/random_gguf.py bench/models/Qwen3-8B FILE [Q4_K_M | TYPE]
 
-Blocks are valid and random, with weights whose deviation is 2 / sqrt(hidden size). They repeat every 65,536, so that large files are
+TYPE is one of DEVIATIONS below. Blocks are valid and random, with weights whose deviation is 2 / sqrt(hidden size). They repeat every 65,536, so that large files are
 written quickly; those of the embedding do not. Q4_K_M is llama.cpp's mix: Q6_K in the head, and in some layers' V and down; Q4_K elsewhere. Routers are random too.
 """
 
@@ -15,9 +15,14 @@ from pathlib import Path
 
 # GGUF's number of a type, elements and bytes of a block. "router": random F32.
 TYPES = {"F32": (0, 1, 4), "router": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176),
-         "Q6_K": (14, 256, 210)}
+         "Q6_K": (14, 256, 210), "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110), "IQ2_XXS": (16, 256, 66),
+         "IQ2_XS": (17, 256, 74), "IQ3_XXS": (18, 256, 98), "IQ1_S": (19, 256, 50), "IQ4_NL": (20, 32, 18),
+         "IQ3_S": (21, 256, 110), "IQ2_S": (22, 256, 82), "IQ4_XS": (23, 256, 136), "IQ1_M": (29, 256, 56)}  # fmt: skip
 # The deviation of a block's weights with a scale of one and uniform numbers; what a minimum is in scales.
-DEVIATIONS = {"Q4_0": (4.6, 0), "Q8_0": (73.9, 0), "Q4_K": (261, 7.5), "Q5_K": (532, 15.5), "Q6_K": (1366, 0)}
+DEVIATIONS = {"Q4_0": (4.6, 0), "Q8_0": (73.9, 0), "Q4_K": (261, 7.5), "Q5_K": (532, 15.5), "Q6_K": (1366, 0),
+              "Q2_K": (12, 1.5), "Q3_K": (42, 0), "IQ2_XXS": (65, 0), "IQ2_XS": (65, 0), "IQ3_XXS": (160, 0),
+              "IQ1_S": (7.5, 0), "IQ4_NL": (66, 0), "IQ3_S": (165, 0), "IQ2_S": (65, 0), "IQ4_XS": (1200, 0),
+              "IQ1_M": (7.5, 0)}  # fmt: skip
 ALIGNMENT = 32
 
 
@@ -33,7 +38,12 @@ def blocks(kind, scale, count, rng):
     if minimum:
         halves += struct.pack("<e", scale / deviation * minimum)
     out = random_bytes(size * count, rng)
-    first = size - len(halves) if kind == "Q6_K" else 0
+    if kind == "IQ1_M":  # the half's nibbles are the upper ones of the last four u16
+        for i in range(4):
+            nibble = halves[i // 2] >> (i % 2 * 4) & 15
+            out[49 + 2 * i :: size] = bytes(byte & 15 | nibble << 4 for byte in out[49 + 2 * i :: size])
+        return bytes(out)
+    first = size - len(halves) if kind in ("Q6_K", "Q2_K", "Q3_K") else 0
     for i, byte in enumerate(halves):
         out[first + i :: size] = bytes([byte]) * count
     return bytes(out)
