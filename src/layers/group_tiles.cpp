@@ -2,6 +2,7 @@
 #include "layers/group_tiles.h"
 
 #include "base/check.h"
+#include "kernels/linear/number_places.h"
 #include "kernels/linear/quant/quant_tiles.h"
 #include "weights/quant_groups.h"
 
@@ -21,18 +22,34 @@ PackedWeight form_of(PackedKind kind, int32_t zero_point, int32_t group, bool ha
   return weight;
 }
 
+PackedWeight table_of(const int8_t* numbers, int32_t group) {
+  PackedWeight weight = form_of(PackedKind::kTable, 0, group, false);
+  weight.numbers = numbers;
+  return weight;
+}
+
 // Tiles of any numbers of 6 or 8 bits, with a sign or without: these are -32 to 31, and -128 to 127.
 PackedWeight wide(bool bytes, int32_t group, bool has_bias) {
   return bytes ? form_of(PackedKind::kQ8, 128, group, has_bias)
                : form_of(PackedKind::kQ6, 32, group, has_bias);
 }
 
+// Whether a form's numbers need a byte.
+bool has_bytes(const PackedWeight& form) {
+  const auto large = [](int8_t number) { return number < -32 || number > 31; };
+  return form.kind == PackedKind::kQ8 ||
+         (form.kind == PackedKind::kTable && std::any_of(form.numbers, form.numbers + 16, large));
+}
+
 }  // namespace
 
 PackedWeight group_tiles_form(TensorType type) {
   const GroupTraits& traits = group_traits(type);
-  if (traits.bits <= 4 && type != TensorType::kMXFP4) {  // whose numbers are -12 to 12
+  if (traits.bits <= 4 && type != TensorType::kMXFP4) {  // whose numbers are not in a row
     return form_of(PackedKind::kQ4, traits.zero_point > 0 ? 8 : 0, traits.group, traits.has_bias);
+  }
+  if (traits.numbers != nullptr) {
+    return table_of(traits.numbers, traits.group);
   }
   return wide(traits.bits == 8, traits.group, traits.has_bias);
 }
@@ -44,7 +61,10 @@ PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b) {
   if (a.kind == PackedKind::kQ4 && b.kind == PackedKind::kQ4 && a.zero_point == b.zero_point) {
     return form_of(PackedKind::kQ4, a.zero_point, group, has_bias);
   }
-  return wide(a.kind == PackedKind::kQ8 || b.kind == PackedKind::kQ8, group, has_bias);
+  if (a.kind == PackedKind::kTable && b.kind == PackedKind::kTable && a.numbers == b.numbers) {
+    return table_of(a.numbers, group);
+  }
+  return wide(has_bytes(a) || has_bytes(b), group, has_bias);
 }
 
 std::vector<PackedWeight> all_group_tiles() {
@@ -55,6 +75,12 @@ std::vector<PackedWeight> all_group_tiles() {
       all.push_back(form_of(PackedKind::kQ4, 8, group, has_bias));
       all.push_back(wide(false, group, has_bias));
       all.push_back(wide(true, group, has_bias));
+    }
+    for (int i = 0; i < kNumValueTypes; ++i) {
+      const auto type = static_cast<TensorType>(i);
+      if (is_quantised(type) && group_tiles_form(type).kind == PackedKind::kTable) {
+        all.push_back(table_of(group_traits(type).numbers, group));
+      }
     }
   }
   return all;
@@ -92,10 +118,15 @@ void GroupTiles::decode(TensorType type,
                         const PackedWeight& tiles,
                         int64_t row) {
   decode_groups(type, src, tiles.k, q_.data(), scale_.data(), bias_.data());
-  const auto zero = tiles.zero_point;
-  std::transform(q_.begin(), q_.end(), numbers_.data() + row * tiles.k, [zero](int8_t q) {
-    return static_cast<uint8_t>(q + zero);
-  });
+  uint8_t* numbers = numbers_.data() + row * tiles.k;
+  if (tiles.kind == PackedKind::kTable) {
+    const NumberPlaces places(tiles.numbers);
+    std::transform(q_.begin(), q_.end(), numbers, [&](int8_t q) { return places.of(q); });
+  } else {
+    const auto zero = tiles.zero_point;
+    std::transform(
+        q_.begin(), q_.end(), numbers, [zero](int8_t q) { return static_cast<uint8_t>(q + zero); });
+  }
   const int64_t groups = tiles.k / tiles.group;
   const int64_t each = group_traits(type).group / tiles.group;  // of the tiles, of the type's
   for (int64_t g = 0; g < groups; ++g) {

@@ -39,8 +39,8 @@ class GroupTiles {
   std::vector<float> biases_;
 };
 
-// The smallest tiles that hold a quantised type, without sizes and data: nibbles (of fewer bits too), six bits with zero point 32 (of five-bit
-// types and MXFP4 too) or bytes with zero point 128.
+// The smallest tiles that hold a quantised type, without sizes and data: nibbles (of fewer bits too, and as places in a table
+// of 16 numbers), six bits with zero point 32 (of five-bit types too) or bytes with zero point 128.
 PackedWeight group_tiles_form(TensorType type);
 // Tiles that hold what either of the two holds; both have float32 scales.
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b);

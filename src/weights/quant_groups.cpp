@@ -257,7 +257,7 @@ constexpr std::array<int8_t, 16> kIq4Numbers = {
 template <int N>
 void look_up(const std::array<int8_t, 16>& numbers, int8_t* q) {
   for (int i = 0; i < N; ++i) {
-    q[i] = numbers[static_cast<size_t>(q[i])];
+    q[i] = numbers[static_cast<uint8_t>(q[i])];
   }
 }
 
@@ -366,7 +366,7 @@ const Quantised* quantised(TensorType type) {
       {5, 0, 32, true, false}, &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>, &split_k_head};
   static constexpr Quantised kQ6_K{
       {6, 32, 16, false, false}, &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>, &split_q6_k};
-  static constexpr Quantised kMXFP4{{4, 0, 32, false, false},
+  static constexpr Quantised kMXFP4{{4, 0, 32, false, false, kTwiceE2m1.data()},
                                     &decode_blocks<&decode_mxfp4, 32, 17, 32>};
   static constexpr Quantised kQ2_K{
       {2, 0, 16, true, false},

@@ -685,12 +685,18 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
     tiled.has_zero_points = c.zeros;
     tiled.scales = c.f32_scales ? ScaleForm::kF32 : ScaleForm::kF16;
     tiled.has_bias = c.biases;
+    static constexpr int8_t kNumbers[16] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const bool table = c.kind == PackedKind::kTable;
+    tiled.numbers = table ? kNumbers : nullptr;
     tiled.zero_point = c.zero_point >= 0           ? c.zero_point
                        : c.kind == PackedKind::kQ4 ? 8
                        : c.kind == PackedKind::kQ6 ? 32
                        : c.kind == PackedKind::kQ8 ? 128
                                                    : 0;
-    const int largest = c.kind == PackedKind::kQ4 ? 15 : c.kind == PackedKind::kQ6 ? 63 : 255;
+    const int largest = c.kind == PackedKind::kQ4 || table ? 15
+                        : c.kind == PackedKind::kQ6        ? 63
+                                                           : 255;
     std::uniform_int_distribution<int> number(0, largest);
     const float most = c.kind == PackedKind::kQ4   ? 2e-2F
                        : c.kind == PackedKind::kQ6 ? 4e-3F
@@ -722,6 +728,9 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
         const size_t at =
             row * groups + i % static_cast<size_t>(cols) / static_cast<size_t>(c.group);
         float value = static_cast<float>(numbers[i]) - static_cast<float>(zeros[at]);
+        if (table) {
+          value = static_cast<float>(kNumbers[numbers[i]]);
+        }
         if (c.kind == PackedKind::kF8) {
           numbers[i] = (numbers[i] & 0x7fU) == 0x7fU ? 0 : numbers[i];  // no NaN
           value = f8_e4m3_to_f32(numbers[i]);
@@ -755,6 +764,8 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                         Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, true, true, 0},
                         Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, true, true},
                         Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, true},
+                        Case{{16, 4, 288, 96}, PackedKind::kTable, 32, false, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kTable, 16, false, true},
                         Case{{8, 2, 512, 256}, PackedKind::kQ6, 16, false, true},
                         Case{{16, 4, 288, 96}, PackedKind::kQ6, 32, false, true, true},
                         Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, false, true},

@@ -88,7 +88,7 @@ class GroupTilesCuda : public testing::CudaTest {
 };
 
 TEST_F(GroupTilesCuda, EveryTypeInBothOrdersIsItsBf16Rows) {
-  ASSERT_EQ(quantised().size(), 9U);
+  ASSERT_EQ(quantised().size(), 20U);
   for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
     ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
     std::vector<std::pair<std::string, PackedWeight>> placed;

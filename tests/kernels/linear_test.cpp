@@ -535,8 +535,9 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
 
 // Every number of rows up to several tiles, several blocks of inputs and chunks of groups, and an odd number of panels.
 TEST(LinearIsaTest, AmxMultipliesInt8AsAvx512Does) {
-  if (detected_cpu_isa() < CpuIsa::kAmx) {
-    GTEST_SKIP() << "this machine has no AMX, or its kernel refused the tiles";
+  if (cpu_isa() < CpuIsa::kAmx) {
+    GTEST_SKIP() << "no AMX: the machine lacks it, its kernel refused the tiles, or "
+                    "WARPROW_CPU_ISA names less";
   }
   std::mt19937 rng(29);
   InlineDevice d(1);
@@ -565,8 +566,9 @@ TEST(LinearIsaTest, AmxMultipliesInt8AsAvx512Does) {
 
 // A model of the tiles' sums: for each 32 inputs two chains of fused multiply-adds from 0.
 TEST(LinearIsaTest, AmxAddsBf16ProductsInItsOwnOrder) {
-  if (detected_cpu_isa() < CpuIsa::kAmx) {
-    GTEST_SKIP() << "this machine has no AMX, or its kernel refused the tiles";
+  if (cpu_isa() < CpuIsa::kAmx) {
+    GTEST_SKIP() << "no AMX: the machine lacks it, its kernel refused the tiles, or "
+                    "WARPROW_CPU_ISA names less";
   }
   std::mt19937 rng(31);
   InlineDevice d(1);

@@ -157,21 +157,22 @@ TEST(GroupTiles, FormsAndBytes) {
   EXPECT_TRUE(group_tiles_form(TensorType::kQ4_K).has_bias);
   EXPECT_EQ(group_tiles_form(TensorType::kQ6_K).kind, PackedKind::kQ6);
   EXPECT_EQ(group_tiles_form(TensorType::kQ6_K).group, 16);
-  EXPECT_EQ(group_tiles_form(TensorType::kMXFP4).kind, PackedKind::kQ6);
+  EXPECT_EQ(group_tiles_form(TensorType::kMXFP4).kind, PackedKind::kTable);
+  EXPECT_EQ(bits(TensorType::kMXFP4), 5.0);
   EXPECT_EQ(group_tiles_form(TensorType::kQ8_0).kind, PackedKind::kQ8);
   EXPECT_EQ(group_tiles_form(TensorType::kQ2_K).kind, PackedKind::kQ4);
   EXPECT_TRUE(group_tiles_form(TensorType::kQ2_K).has_bias);
   EXPECT_EQ(group_tiles_form(TensorType::kQ3_K).zero_point, 8);
   EXPECT_EQ(bits(TensorType::kQ2_K), 8.0);
   EXPECT_EQ(bits(TensorType::kQ3_K), 6.0);
-  EXPECT_EQ(bits(TensorType::kIQ4_NL), 9.0);
-  EXPECT_EQ(bits(TensorType::kIQ4_XS), 9.0);
-  EXPECT_EQ(bits(TensorType::kIQ3_XXS), 7.0);
-  EXPECT_EQ(bits(TensorType::kIQ3_S), 7.0);
-  EXPECT_EQ(bits(TensorType::kIQ2_XXS), 9.0);
-  EXPECT_EQ(bits(TensorType::kIQ2_S), 10.0);
-  EXPECT_EQ(bits(TensorType::kIQ1_S), 7.0);
-  EXPECT_EQ(bits(TensorType::kIQ1_M), 8.0);
+  EXPECT_EQ(bits(TensorType::kIQ4_NL), 5.0);
+  EXPECT_EQ(bits(TensorType::kIQ4_XS), 5.0);
+  EXPECT_EQ(bits(TensorType::kIQ3_XXS), 5.0);
+  EXPECT_EQ(bits(TensorType::kIQ3_S), 5.0);
+  EXPECT_EQ(bits(TensorType::kIQ2_XXS), 5.0);
+  EXPECT_EQ(bits(TensorType::kIQ2_S), 6.0);
+  EXPECT_EQ(bits(TensorType::kIQ1_S), 5.0);
+  EXPECT_EQ(bits(TensorType::kIQ1_M), 6.0);
   EXPECT_EQ(bits(TensorType::kQ4_0), 5.0);
   EXPECT_EQ(bits(TensorType::kQ4_K), 6.0);
   EXPECT_EQ(bits(TensorType::kQ8_0), 9.0);
@@ -185,6 +186,14 @@ TEST(GroupTiles, FormsAndBytes) {
   EXPECT_EQ(
       common_tiles(group_tiles_form(TensorType::kQ4_K), group_tiles_form(TensorType::kQ4_1)).kind,
       PackedKind::kQ4);
+  // Places in one table; with another table the numbers themselves.
+  const auto of = [](TensorType a, TensorType b) {
+    return common_tiles(group_tiles_form(a), group_tiles_form(b)).kind;
+  };
+  EXPECT_EQ(of(TensorType::kIQ4_NL, TensorType::kIQ4_XS), PackedKind::kTable);
+  EXPECT_EQ(of(TensorType::kIQ2_XXS, TensorType::kIQ2_S), PackedKind::kTable);
+  EXPECT_EQ(of(TensorType::kIQ3_XXS, TensorType::kIQ3_S), PackedKind::kQ6);
+  EXPECT_EQ(of(TensorType::kIQ4_XS, TensorType::kQ4_K), PackedKind::kQ8);
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ inline std::vector<uint16_t> tile_weights(const PackedWeight& weight, const std:
     std::memcpy(&nibbles, tile + step / 4 * 512 + lane * 16 + step % 4 * 4, sizeof(nibbles));
     const int64_t nibble = (below ? 1 : 0) + word * 2 + (next ? 4 : 0);
     const auto lower = static_cast<int32_t>(nibbles >> (4 * nibble) & 15U);
+    if (weight.kind == PackedKind::kTable) {
+      return static_cast<int32_t>(weight.numbers[lower]);
+    }
     if (weight.kind == PackedKind::kQ4) {
       return lower;
     }

@@ -112,7 +112,8 @@ class PanelLane {
       if (w_.kind == PackedKind::kMxfp4) {
         stored = kMxfp4Zero + kTwiceE2m1[stored];
       } else if (w_.numbers != nullptr) {
-        stored = w_.numbers[stored];
+        out[i] = scale * static_cast<float>(w_.numbers[stored]) + bias;
+        continue;
       }
       if (bits > 4) {
         const int32_t upper = load<uint8_t>(plane + i % 4) >> (i / 4 * (bits - 4));

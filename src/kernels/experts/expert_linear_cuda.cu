@@ -126,7 +126,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .k = args.w.k,
       .tile_bytes = tiles ? quant_tile_bytes(args.w) : 0,
       .log2_group = std::countr_zero(static_cast<uint32_t>(args.w.group)),
-      .zero_point = args.w.zero_point,
+      .codes = quant_codes(args.w),
       .has_zero_points = args.w.has_zero_points,
       .has_biases = args.w.has_bias,
   };
@@ -148,6 +148,9 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     case PackedKind::kQ6:
       WR_CHECK(f32_scales, "experts of six bits have float32 scales");
       return launch_sm90<PackedKind::kQ6, ScaleForm::kF32>(stream, args, gemm, width);
+    case PackedKind::kTable:
+      WR_CHECK(f32_scales && !args.w.has_bias, "experts of tables have float32 scales alone");
+      return launch_sm90<PackedKind::kTable, ScaleForm::kF32>(stream, args, gemm, width);
     case PackedKind::kQ4:
       return f32_scales ? launch_sm90<PackedKind::kQ4, ScaleForm::kF32>(stream, args, gemm, width)
                         : launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);

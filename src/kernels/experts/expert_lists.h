@@ -34,7 +34,7 @@ struct ExpertLists {
 // Whether experts' matrices of this kind are tiles of linear operations on CUDA (kernels/linear/quant/quant_tiles.h).
 constexpr bool has_quant_tiles(PackedKind kind) {
   return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ6 ||
-         kind == PackedKind::kQ4;
+         kind == PackedKind::kQ4 || kind == PackedKind::kTable;
 }
 
 // Places of a tile up to a mean number of rows an expert.

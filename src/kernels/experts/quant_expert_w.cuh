@@ -28,9 +28,9 @@ class QuantRows {
   __device__ __forceinline__
   QuantRows(const ExpertGemmArgs& a, uint32_t first, uint32_t second, bool below, int lane)
       : log2_group_(kKind == PackedKind::kF8 ? 7 : a.log2_group),
-        zero_point_(a.zero_point),
+        zero_point_(a.codes.zero_point),
         has_zeros_(kKind != PackedKind::kF8 && a.has_zero_points),
-        has_biases_(kF32Scales && a.has_biases),
+        has_biases_(kF32Scales && kKind != PackedKind::kTable && a.has_biases),
         row_bytes_(has_biases_ ? 8 : 4),
         rows_{kGates ? int{below} : 0, kGates ? int{below} : 1},
         numbers_{first + lane * 16, second + lane * 16},
@@ -38,8 +38,8 @@ class QuantRows {
                    (kGates ? second : first) + quant_number_bytes(kKind) +
                        (lane / 4 + rows_[1] * 8) * row_bytes_} {
     if constexpr (kF32Scales) {
-      scales_[0].set_zero(rows_[0], a.zero_point);
-      scales_[1].set_zero(rows_[1], a.zero_point);
+      scales_[0].set_codes(rows_[0], a.codes);
+      scales_[1].set_codes(rows_[1], a.codes);
     }
   }
 
@@ -114,11 +114,12 @@ struct ExpertTiles {
   static constexpr bool kDequantises = true;
   static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = kQuantTileCols;
-  // Room for 16 rows: with F8 one group; with float32 scales up to eight with biases; else up to four with zero points.
+  // Room for 16 rows: with F8 one group; with float32 scales up to eight, with biases unless they are kTable's; else up to four with zero points.
   static constexpr int kPartBytes =
-      quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8 ? 4
-                                                    : kF32Scales             ? 8 * 8
-                                                                             : 4 * 5);
+      quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8      ? 4
+                                                    : kKind == PackedKind::kTable ? 8 * 4
+                                                    : kF32Scales                  ? 8 * 8
+                                                                                  : 4 * 5);
   static constexpr int kTileBytes = 4 * kPartBytes;
   static constexpr int kPending = 0;  // as MXFP4
 

@@ -3,6 +3,7 @@
 
 #include "device/stream.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/quant/quant_tiles.h"
 
 #include <cstdint>
 
@@ -28,7 +29,7 @@ struct ExpertGemmArgs {
   // w in tiles of linear operations (quant_tiles.h).
   int32_t tile_bytes = 0;
   int32_t log2_group = 7;  // inputs of a scale
-  int32_t zero_point = 0;
+  QuantCodes codes;
   bool has_zero_points = false;
   bool has_biases = false;  // of groups
 };

@@ -16,9 +16,9 @@ namespace warprow {
 //   make 2 * number + 12, so the zero point is 12; CUDA: in tiles (kernels/experts/mxfp4_tiles.h), experts only.
 //  kQ2: as kQ4 with u2. CPU only.
 //  kTable/kTable16: w[n, k] = scale_unit * scale[n, k / group] * numbers[stored[n, k]] (+ bias[n, k / group]); stored is u4.
-//   CPU only.
+//   CUDA has kTable alone, in tiles, without a bias and with scale_unit 1.
 //  kF8: e4m3 numbers with a float32 scale for each group. CUDA only, in tiles (kernels/linear/quant/quant_tiles.h), which
-//   kQ4, kQ6 and kQ8 have there too.
+//   kQ4, kQ6, kQ8 and kTable have there too.
 //  kF8F8: e4m3 numbers whose products have e4m3 inputs (F8Inputs). CUDA only (kernels/linear/fp8/fp8_tiles.h).
 enum class PackedKind : uint8_t {
   kF32,

@@ -4,9 +4,9 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "kernels/linear/cpu/panel_layout.h"
+#include "kernels/linear/number_places.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -99,38 +99,18 @@ uint32_t e2m1_dword(const int8_t* q) {
   return dword;
 }
 
-// The places of numbers in a matrix's table.
-class Places {
- public:
-  explicit Places(const PackedWeight& w) {
-    if (has_table(w.kind)) {
-      place_.fill(kNone);
-      for (uint8_t i = 16; i-- > 0;) {
-        place_[static_cast<uint8_t>(w.numbers[i])] = i;
-      }
-    }
-  }
-  // Of four numbers.
-  [[nodiscard]] uint32_t dword(const int8_t* q) const {
-    uint32_t dword = 0;
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t place = place_[static_cast<uint8_t>(q[i])];
-      WR_CHECK(place != kNone, "{} is not in the table", q[i]);
-      dword |= place << (8 * i);
-    }
-    return dword;
-  }
-
- private:
-  static constexpr uint8_t kNone = 16;
-  std::array<uint8_t, 256> place_{};
-};
-
 // Four values in stored form. The low `bits` bits of q + zero point are those of q, with the top bit flipped
 // if there is a zero point.
-uint32_t stored_dword(const PackedWeight& w, const Places& places, int64_t bits, const int8_t* q) {
+uint32_t stored_dword(const PackedWeight& w,
+                      const NumberPlaces& places,
+                      int64_t bits,
+                      const int8_t* q) {
   if (has_table(w.kind)) {
-    return places.dword(q);
+    uint32_t dword = 0;
+    for (int i = 0; i < 4; ++i) {
+      dword |= uint32_t{places.of(q[i])} << (8 * i);
+    }
+    return dword;
   }
   if (w.kind == PackedKind::kMxfp4) {
     return e2m1_dword(q);
@@ -153,8 +133,11 @@ void pack_pairs(const PackedWeight& w, std::byte* panel, int64_t lane, const int
 }
 
 // Packs one output's weights of kQ4, kMxfp4, tables, kQ5 or kQ6: nibbles, then the plane of upper bits if there are any.
-void pack_nibbles(
-    const PackedWeight& w, const Places& places, std::byte* panel, int64_t lane, const int8_t* q) {
+void pack_nibbles(const PackedWeight& w,
+                  const NumberPlaces& places,
+                  std::byte* panel,
+                  int64_t lane,
+                  const int8_t* q) {
   constexpr uint32_t kLow = 0x0f0f0f0fU;
   const int64_t bits = stored_bits(w.kind);
   const int64_t half = w.group / 2;
@@ -297,7 +280,7 @@ void pack_groups(const PackedWeight& shape,
   check_rows(shape, first_row, num_rows);
   WR_CHECK(is_quantised(shape.kind));
   const PanelLayout layout = panel_layout(shape);
-  const Places places(shape);
+  const NumberPlaces places(shape.numbers);
   for (int64_t first = 0; first < num_rows; first += kPanelRows, dst += layout.panel_bytes) {
     const int64_t num_lanes = std::min(kPanelRows, num_rows - first);
     if (num_lanes < kPanelRows) {

@@ -27,7 +27,7 @@ struct Params {
   int32_t tile_bytes;
   int32_t k;
   int32_t group;
-  int32_t zero_point;
+  QuantCodes codes;
   bool has_zeros;
   bool has_bias;
 };
@@ -51,10 +51,10 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * 4;
   typename Numbers::Scale scales[2];
   if constexpr (kF32Scales) {
-    scales[0].set_zero(0, p.zero_point);
-    scales[1].set_zero(1, p.zero_point);
+    scales[0].set_codes(0, p.codes);
+    scales[1].set_codes(1, p.codes);
   } else {
-    scales[0].zero = scales[1].zero = Numbers::zero_of(static_cast<uint32_t>(p.zero_point));
+    scales[0].zero = scales[1].zero = Numbers::zero_of(p.codes.zero_point);
   }
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
@@ -123,7 +123,7 @@ void dequantise_tiles(Stream& stream, const DequantiseTilesArgs& args) {
                       tile_bytes,
                       weight.k,
                       weight.group,
-                      weight.zero_point,
+                      quant_codes(weight),
                       weight.has_zero_points,
                       weight.has_bias};
   LaunchShape shape;
@@ -140,6 +140,8 @@ void dequantise_tiles(Stream& stream, const DequantiseTilesArgs& args) {
                         : &dequantise_tiles_kernel<PackedKind::kQ4, false>);
     case PackedKind::kQ6:
       return run(&dequantise_tiles_kernel<PackedKind::kQ6, true>);
+    case PackedKind::kTable:
+      return run(&dequantise_tiles_kernel<PackedKind::kTable, true>);
     case PackedKind::kQ8:
       return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ8, true>
                         : &dequantise_tiles_kernel<PackedKind::kQ8, false>);

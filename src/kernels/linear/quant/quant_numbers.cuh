@@ -130,11 +130,10 @@ struct NibbleScale {
   float scale[2];
   float bias;
 
-  // number: 0 to 255.
-  __device__ void set_zero(int row, uint32_t number) {
+  __device__ void set_codes(int row, const QuantCodes& codes) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      zero[i] = __uint_as_float(kTwoTo23 + (number << (4 * row + 8 * i)));
+      zero[i] = __uint_as_float(kTwoTo23 + (codes.zero_point << (4 * row + 8 * i)));
     }
   }
   __device__ void set_scale(int row, float of_row, float bias_of_row) {
@@ -180,32 +179,77 @@ struct QuantNumbers<PackedKind::kQ6, true> {
   }
 };
 
+// The scale of a row whose numbers are bytes.
+struct ByteScale {
+  float zero;
+  float scale;
+  float bias;
+
+  __device__ void set_codes(int /*row*/, const QuantCodes& codes) {
+    zero = __uint_as_float(kTwoTo23 + codes.zero_point);
+  }
+  __device__ void set_scale(int /*row*/, float of_row, float bias_of_row) {
+    scale = of_row;
+    bias = bias_of_row;
+  }
+  // selector: of the byte, as byte_selector has it.
+  [[nodiscard]] __device__ float weight(uint32_t word, uint32_t selector) const {
+    const float number = __uint_as_float(__byte_perm(word, kTwoTo23, selector));
+    return __fmaf_rn(__fsub_rn(number, zero), scale, bias);
+  }
+};
+
 template <>
 struct QuantNumbers<PackedKind::kQ8, true> {
+  using Scale = ByteScale;
   static constexpr int kStepsOfLoad = 2;
-  struct Scale {
-    float zero;
-    float scale;
-    float bias;
-
-    __device__ void set_zero(int /*row*/, uint32_t number) {
-      zero = __uint_as_float(kTwoTo23 + number);
-    }
-    __device__ void set_scale(int /*row*/, float of_row, float bias_of_row) {
-      scale = of_row;
-      bias = bias_of_row;
-    }
-    [[nodiscard]] __device__ float weight(uint32_t word, uint32_t selector) const {
-      const float number = __uint_as_float(__byte_perm(word, kTwoTo23, selector));
-      return __fmaf_rn(__fsub_rn(number, zero), scale, bias);
-    }
-  };
 
   __device__ __forceinline__ static uint32_t weights(
       const QuantWords& words, int step, int half, int row, const Scale& scale) {
     const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
     const uint32_t first = byte_selector(row);
     return pack_bf16(scale.weight(word, first), scale.weight(word, first + 2));
+  }
+};
+
+// Bytes of b and a, b's above; each of the lower four nibbles of selector names one.
+__device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
+  return out;
+}
+
+struct TableScale : ByteScale {
+  uint32_t table[4];
+
+  __device__ void set_codes(int row, const QuantCodes& codes) {
+    ByteScale::set_codes(row, codes);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      table[i] = codes.table[i];
+    }
+  }
+  // The numbers at the places that the lower four nibbles name, one a byte. prmt takes three bits of a place: it looks up in
+  // both halves of the table, then chooses by the fourth.
+  [[nodiscard]] __device__ uint32_t look_up(uint32_t nibbles) const {
+    const uint32_t place = nibbles & 0x77777777U;
+    const uint32_t lower = prmt(table[0], table[1], place);
+    const uint32_t upper = prmt(table[2], table[3], place);
+    return prmt(lower, upper, and_or(nibbles >> 1, 0x44444444U, 0x32103210U));
+  }
+};
+
+template <>
+struct QuantNumbers<PackedKind::kTable, true> {
+  using Scale = TableScale;
+  static constexpr int kStepsOfLoad = 4;
+
+  __device__ __forceinline__ static uint32_t weights(
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t word = word_of(words.of_steps, step % 4);
+    const uint32_t selector = 0x7440U + 2 * half + row;
+    return pack_bf16(scale.weight(scale.look_up(word), selector),
+                     scale.weight(scale.look_up(word >> 16), selector));
   }
 };
 

@@ -74,7 +74,7 @@ void put_upper_bits(const TileNumbers& tile, uint8_t* to) {
 }
 
 void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
-  if (kind == PackedKind::kQ4 || kind == PackedKind::kQ6) {
+  if (kind == PackedKind::kQ4 || kind == PackedKind::kTable || kind == PackedKind::kQ6) {
     put_nibbles(tile, to);
     if (kind == PackedKind::kQ6) {
       put_upper_bits(tile, to + quant_number_bytes(PackedKind::kQ4));
@@ -85,6 +85,19 @@ void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
 }
 
 }  // namespace
+
+QuantCodes quant_codes(const PackedWeight& weight) {
+  QuantCodes codes;
+  codes.zero_point = static_cast<uint32_t>(weight.zero_point);
+  if (weight.kind == PackedKind::kTable) {
+    codes.zero_point = 128;
+    for (int i = 0; i < 16; ++i) {
+      const auto more = static_cast<uint32_t>(weight.numbers[i] + 128);
+      codes.table[i / 4] |= more << (i % 4 * 8);
+    }
+  }
+  return codes;
+}
 
 uint16_t quant_weight(float number, float scale) {
   const float upper = bf16_to_f32(f32_to_bf16(scale));
@@ -129,6 +142,8 @@ void pack_quant_tiles(const PackedWeight& weight,
   }
   const bool floats = weight.scales == ScaleForm::kF32;
   WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias);
+  WR_CHECK(weight.kind != PackedKind::kTable ||
+           (floats && !weight.has_bias && weight.numbers != nullptr && weight.scale_unit == 1.0F));
   WR_CHECK(has_quant_group(weight), "{}", weight.group);
   const int64_t k = weight.k;
   const int64_t groups = ceil_div<int64_t>(k, weight.group);

@@ -27,7 +27,7 @@
 // Then come the scales in one of two forms:
 //   kF16: [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero points, these as
 //         bytes, likewise.
-//   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6 and kQ8.
+//   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6, kQ8 and kTable, which has no bias.
 //
 // Kernels take a weight as the bf16 quant_weight. With kF16 it is the exact value rounded to bf16, up to one place in the
 // rare cases in which that value is within 2^-8 of a place from the middle between two numbers. With kF32 it is the float32
@@ -38,9 +38,10 @@ inline constexpr int32_t kQuantTileRows = 16;
 inline constexpr int32_t kQuantTileCols = 128;
 
 // Numbers are e4m3 (kF8; OCP 8-bit floating point, 2023), or q, a byte (kQ8), six bits (kQ6) or a nibble (kQ4);
-// w = scale * (q - zero point) (+ bias).
+// w = scale * (q - zero point) (+ bias). Of kTable a nibble is a place in a table; w = scale * numbers[place].
 WR_HD constexpr int32_t quant_number_bytes(PackedKind kind) {
-  const int32_t bits = kind == PackedKind::kQ4 ? 4 : kind == PackedKind::kQ6 ? 6 : 8;
+  const bool nibbles = kind == PackedKind::kQ4 || kind == PackedKind::kTable;
+  const int32_t bits = nibbles ? 4 : kind == PackedKind::kQ6 ? 6 : 8;
   return kQuantTileRows * kQuantTileCols / 8 * bits;
 }
 // Whether tiles with these scales can have the weight's groups.
@@ -54,6 +55,14 @@ constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
   return quant_number_bytes(weight.kind) +
          kQuantTileCols / weight.group * kQuantTileRows * of_group;
 }
+
+// What a matrix's stored numbers stand for: numbers less the zero point. kTable: the table's numbers are bytes, 128 more than
+// they are, which is the zero point; four in a word, the first one lowest.
+struct QuantCodes {
+  uint32_t zero_point = 0;
+  uint32_t table[4] = {};
+};
+[[nodiscard]] QuantCodes quant_codes(const PackedWeight& weight);
 
 // Magnitudes of scales that tiles with kF16 can hold end before this.
 inline constexpr float kQuantScaleLimit = 128.0F;

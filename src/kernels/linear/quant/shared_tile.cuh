@@ -91,7 +91,7 @@ class SharedTile {
 // The form of a matrix's scales, known at run time.
 struct ScaleGroups {
   int32_t group;
-  int32_t zero_point;
+  QuantCodes codes;
   bool has_zeros;
   bool has_bias;
 };
@@ -104,6 +104,8 @@ __device__ __forceinline__ void with_scale_groups(const ScaleGroups& q, F&& f) {
   };
   if constexpr (kKind == PackedKind::kF8) {
     f.template operator()<8, false>();
+  } else if constexpr (kKind == PackedKind::kTable) {
+    of_steps.template operator()<false, 2, 1>();
   } else if constexpr (kF32Scales) {
     q.has_bias ? of_steps.template operator()<true, 2, 1>()
                : of_steps.template operator()<false, 2, 1>();
@@ -113,15 +115,15 @@ __device__ __forceinline__ void with_scale_groups(const ScaleGroups& q, F&& f) {
   }
 }
 
-// Where all groups have the same zero point, scales begin with it.
+// What holds for all groups, with which scales begin.
 template <PackedKind kKind, bool kF32Scales>
-__device__ __forceinline__ void set_zero_point(
-    int32_t zero_point, typename QuantNumbers<kKind, kF32Scales>::Scale (&scales)[2]) {
+__device__ __forceinline__ void set_codes(
+    const QuantCodes& codes, typename QuantNumbers<kKind, kF32Scales>::Scale (&scales)[2]) {
   if constexpr (kF32Scales) {
-    scales[0].set_zero(0, zero_point);
-    scales[1].set_zero(1, zero_point);
+    scales[0].set_codes(0, codes);
+    scales[1].set_codes(1, codes);
   } else {
-    scales[0].zero = scales[1].zero = QuantNumbers<kKind, kF32Scales>::zero_of(zero_point);
+    scales[0].zero = scales[1].zero = QuantNumbers<kKind, kF32Scales>::zero_of(codes.zero_point);
   }
 }
 

@@ -133,7 +133,7 @@ class Multiplier {
       : q_(q),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {
-    set_zero_point<kKind, kF32Scales>(q.scales.zero_point, scales_);
+    set_codes<kKind, kF32Scales>(q.scales.codes, scales_);
   }
 
   __device__ void run(const Place& at, const Ring& ring, float (&sum)[kCols / 2]) {
@@ -424,7 +424,7 @@ void launch_sm90_quant(Stream& stream,
            reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0},
       sm90_quant_stage_bytes(plan, weight),
       quant_tile_bytes(weight),
-      {weight.group, weight.zero_point, weight.has_zero_points, weight.has_bias}};
+      {weight.group, quant_codes(weight), weight.has_zero_points, weight.has_bias}};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

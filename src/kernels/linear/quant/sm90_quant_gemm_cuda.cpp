@@ -61,6 +61,9 @@ void sm90_quant_gemm(Stream& stream,
     case PackedKind::kQ6:
       WR_CHECK(floats);
       return launch_cols<PackedKind::kQ6, true>(stream, args, weight, plan);
+    case PackedKind::kTable:
+      WR_CHECK(floats && !weight.has_bias);
+      return launch_cols<PackedKind::kTable, true>(stream, args, weight, plan);
     case PackedKind::kQ8:
       return floats ? launch_cols<PackedKind::kQ8, true>(stream, args, weight, plan)
                     : launch_cols<PackedKind::kQ8>(stream, args, weight, plan);
