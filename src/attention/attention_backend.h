@@ -8,6 +8,7 @@
 #include "device/view.h"
 #include "kernels/act_view.h"
 #include "kernels/attention/kv_view.h"
+#include "kernels/rope/rope_kv_write.h"
 #include "kv/kv_spec.h"
 
 #include <cstdint>
@@ -110,6 +111,8 @@ struct AttentionCall {
   int32_t num_heads = 0;
   KvLayerView kv;
   AttentionParams params;
+  // Not null: norms, rotation and KV write are not done yet but part of the call (AttentionBackend::takes_rope).
+  const RopeKvWriteArgs* rope = nullptr;
 };
 
 // The largest step a backend will see.
@@ -138,6 +141,13 @@ class AttentionBackend {
   virtual AttentionMetadata build_metadata(Stream& stream,
                                            const KvGroupSpec& group,
                                            const AttentionMetadata& base) = 0;
+  // Whether forward can do rope's work for such a call, which has no `rope` yet. A function of shapes and the step's row counts.
+  [[nodiscard]] virtual bool takes_rope(const Stream& /*stream*/,
+                                        const AttentionCall& /*call*/,
+                                        const AttentionMetadata& /*metadata*/,
+                                        const RopeKvWriteArgs& /*rope*/) const {
+    return false;
+  }
   virtual void forward(Stream& stream,
                        const AttentionCall& call,
                        const AttentionMetadata& metadata) = 0;

@@ -61,7 +61,17 @@ class NativeAttention final : public AttentionBackend {
     args.num_q_heads = limits_.num_heads;
     args.q.shape[0] = base.batch.num_toks;
     cuda::attention_schedule(stream, args);
+    after_schedule_ = true;
     return base;
+  }
+
+  bool takes_rope(const Stream& stream,
+                  const AttentionCall& call,
+                  const AttentionMetadata& metadata,
+                  const RopeKvWriteArgs& rope) const override {
+    cuda::ScheduledAttentionArgs args = batch_args(metadata);
+    set_call(args, call);
+    return cuda::attention_takes_rope(stream.device().facts(), args, rope);
   }
 
   void forward(Stream& stream,
@@ -69,8 +79,12 @@ class NativeAttention final : public AttentionBackend {
                const AttentionMetadata& metadata) override {
     cuda::ScheduledAttentionArgs args = batch_args(metadata);
     set_call(args, call);
-    args.settled = true;  // at least the QKV GEMM and the KV write come in between
+    args.rope = call.rope;
+    // The KV write's kernel waits before it lets attention start early, and so does an attention kernel. The QKV GEMM lets it
+    // start before it has waited itself.
+    args.settled = call.rope == nullptr || !after_schedule_;
     cuda::attention_forward(stream, args);
+    after_schedule_ = false;
   }
 
  private:
@@ -89,6 +103,7 @@ class NativeAttention final : public AttentionBackend {
   AttentionLimits limits_;
   View<std::byte, 1> scratch_;
   int32_t window_ = 0;
+  bool after_schedule_ = false;  // no forward yet since the schedule
 };
 
 }  // namespace

@@ -85,6 +85,12 @@ WR_NO_CUDA(sigmoid_gate, SigmoidGateArgs)
 WR_NO_CUDA(sigmoid_mul, SigmoidMulArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
+bool attention_takes_rope(const DeviceFacts& /*device*/,
+                          const ScheduledAttentionArgs& /*args*/,
+                          const RopeKvWriteArgs& /*rope*/) {
+  return false;
+}
+
 void prepare_linear(const DeviceFacts& /*device*/,
                     std::span<const LinearShape> /*shapes*/,
                     int64_t /*max_toks*/,

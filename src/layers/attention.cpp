@@ -60,17 +60,22 @@ void AttentionLayer::forward(Stream& stream,
   rope.rot_dim = rot_dim;
   rope.interleaved = interleaved;
   rope.norm_eps = norm_eps;
-  rope_kv_write(stream, rope);
-  if (measures_scales && own_kv) {
-    measure_scales(stream, rope);
-  }
-
   AttentionCall call;
   call.q = qkv.columns(0, static_cast<int64_t>(num_heads) * head_dim);
   call.out = out;
   call.num_heads = num_heads;
   call.kv = kv;
   call.params = params;
+  const bool measures = measures_scales && own_kv;
+  if (context.sink == nullptr && !measures &&
+      mine.backend->takes_rope(stream, call, mine.metadata, rope)) {
+    call.rope = &rope;
+  } else {
+    rope_kv_write(stream, rope);
+  }
+  if (measures) {
+    measure_scales(stream, rope);
+  }
   if (context.sink != nullptr) {
     context.sink->attention(stream, group, call);
   } else {

@@ -43,4 +43,11 @@ struct RopeKvWriteArgs {
 
 WR_OP(rope_kv_write, RopeKvWriteArgs);
 
+namespace cuda {
+
+// Whether sizes and addresses are such that lanes can load eight elements of a bf16 head at once.
+bool rope_fits_vectors(const RopeKvWriteArgs& args);
+
+}  // namespace cuda
+
 }  // namespace warprow

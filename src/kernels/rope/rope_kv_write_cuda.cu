@@ -5,6 +5,7 @@
 #include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
+#include "kernels/rope/rope_head.cuh"
 #include "kernels/rope/rope_kv_write.h"
 
 #include <algorithm>
@@ -100,82 +101,17 @@ __device__ __forceinline__ Head<T, C> head_of(const Heads<T, C>& a, T* row, int6
           a.v_scales + v_head};
 }
 
-// A lane's eight elements of a head, as two quads. If rope pairs halves, a lane of the rotated part has four
-// pairs: a quad of the first half and the matching quad of the second. Otherwise the quads are adjacent.
+// The lane's elements of an 8-bit cache's head.
 template <bool kInterleaved>
-struct Quads {
-  int low;
-  int high;
-
-  template <typename C>
-  __device__ __forceinline__ Quads(const Heads<Bf16, C>& a, const Head<Bf16, C>& head, int lane) {
-    const bool halves = !kInterleaved && head.rotated && lane * kVec < a.rot_dim;
-    low = halves ? lane * 4 : lane * kVec;
-    high = low + (halves ? a.rot_dim / 2 : 4);
-  }
-  __device__ __forceinline__ uint4 load(const Bf16* at) const {
-    const uint2 first = *reinterpret_cast<const uint2*>(at + low);
-    const uint2 second = *reinterpret_cast<const uint2*>(at + high);
-    return {first.x, first.y, second.x, second.y};
-  }
-  __device__ __forceinline__ void load(const float* at, float (&v)[kVec]) const {
-    const float4 first = *reinterpret_cast<const float4*>(at + low);
-    const float4 second = *reinterpret_cast<const float4*>(at + high);
-    v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
-    v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
-  }
-  __device__ __forceinline__ void store(Bf16* at, const uint4& raw) const {
-    *reinterpret_cast<uint2*>(at + low) = {raw.x, raw.y};
-    *reinterpret_cast<uint2*>(at + high) = {raw.z, raw.w};
-  }
-  __device__ __forceinline__ void store(F8* at,
-                                        const float (&x)[kVec],
-                                        float scale,
-                                        bool e5m2) const {
+__device__ __forceinline__ void store_f8(
+    const Quads<kInterleaved>& quads, F8* at, const float (&x)[kVec], float scale, bool e5m2) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float* four = x + 4 * i;
-      const uint32_t first =
-          f8_of_floats(__fdiv_rn(four[0], scale), __fdiv_rn(four[1], scale), e5m2);
-      const uint32_t second =
-          f8_of_floats(__fdiv_rn(four[2], scale), __fdiv_rn(four[3], scale), e5m2);
-      *reinterpret_cast<uint32_t*>(at + (i == 0 ? low : high)) = first | second << 16;
-    }
-  }
-};
-
-template <bool kInterleaved>
-__device__ __forceinline__ void rotate(const float4& cos, const float4& sin, float (&x)[kVec]) {
-  const float c[4] = {cos.x, cos.y, cos.z, cos.w};
-  const float s[4] = {sin.x, sin.y, sin.z, sin.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float& p = x[kInterleaved ? 2 * i : i];
-    float& q = x[kInterleaved ? 2 * i + 1 : i + 4];
-    const float turned = p * c[i] - q * s[i];
-    q = q * c[i] + p * s[i];
-    p = turned;
-  }
-}
-
-__device__ __forceinline__ float norm_factor(float squares, int32_t dim, float eps) {
-  return 1.0F / sqrtf(squares / static_cast<float>(dim) + eps);
-}
-
-template <int kLanes, typename C>
-__device__ __forceinline__ void norm_head(const Heads<Bf16, C>& a,
-                                          const Head<Bf16, C>& head,
-                                          const float (&weight)[kVec],
-                                          float (&x)[kVec]) {
-  float squares = 0.0F;
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    squares = fmaf(x[i], x[i], squares);
-  }
-  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), head.dim, a.norm_eps);
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    x[i] = head.norm != nullptr ? x[i] * factor * weight[i] : x[i];
+  for (int i = 0; i < 2; ++i) {
+    const float* four = x + 4 * i;
+    const uint32_t first = f8_of_floats(__fdiv_rn(four[0], scale), __fdiv_rn(four[1], scale), e5m2);
+    const uint32_t second =
+        f8_of_floats(__fdiv_rn(four[2], scale), __fdiv_rn(four[3], scale), e5m2);
+    *reinterpret_cast<uint32_t*>(at + (i == 0 ? quads.low : quads.high)) = first | second << 16;
   }
 }
 
@@ -193,12 +129,15 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
   const auto active = [&](const Head<Bf16, C>& head, int r) {
     return group + r * kHeads < num_heads && lane * kVec < head.dim;
   };
+  const auto quads_of = [&](const Head<Bf16, C>& head) {
+    return Quads<kInterleaved>(lane, head.rotated ? a.rot_dim : 0);
+  };
   float weight[kRounds][kVec] = {};
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     const Head<Bf16, C> head = head_of(a, row, -1, group + r * kHeads);
     if (active(head, r) && head.norm != nullptr) {
-      Quads<kInterleaved>(a, head, lane).load(head.norm, weight[r]);
+      quads_of(head).load(head.norm, weight[r]);
     }
   }
   pdl_wait();
@@ -209,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
   for (int r = 0; r < kRounds; ++r) {
     const Head<Bf16, C> head = head_of(a, row, -1, group + r * kHeads);
     if (active(head, r)) {
-      raw[r] = Quads<kInterleaved>(a, head, lane).load(head.at);
+      raw[r] = quads_of(head).load(head.at);
     }
   }
   const bool norms = a.q_norm != nullptr || a.k_norm != nullptr || a.v_norm != nullptr;
@@ -223,12 +162,12 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     const Head<Bf16, C> head = head_of(a, row, slot, group + r * kHeads);
-    const Quads<kInterleaved> quads(a, head, lane);
+    const Quads<kInterleaved> quads = quads_of(head);
     float x[kVec];
     if (kF8 || norms || head.rotated) {
       unpack8(raw[r], x);
       if (norms) {
-        norm_head<kLanes>(a, head, weight[r], x);
+        norm_head<kLanes>(head.norm != nullptr, head.dim, a.norm_eps, weight[r], x);
       }
       if (head.rotated && turns) {
         rotate<kInterleaved>(cos, sin, x);
@@ -240,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
     }
     if (active(head, r) && head.cache != nullptr) {
       if constexpr (kF8) {
-        quads.store(head.cache, x, *head.scale, a.e5m2);
+        store_f8(quads, head.cache, x, *head.scale, a.e5m2);
       } else {
         quads.store(head.cache, raw[r]);
       }
@@ -301,7 +240,9 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T, C> a
   }
 }
 
-bool fits_vec(const RopeKvWriteArgs& args) {
+}  // namespace
+
+bool rope_fits_vectors(const RopeKvWriteArgs& args) {
   const KvLayerView& kv = args.kv;
   return std::max(kv.head_dim_k, kv.head_dim_v) <= 32 * kVec && kv.head_dim_k % kVec == 0 &&
          kv.head_dim_v % kVec == 0 && args.rot_dim % kVec == 0 &&
@@ -315,6 +256,8 @@ bool fits_vec(const RopeKvWriteArgs& args) {
          rows_fit_vec(kv.v, kv.head_stride, sizeof(Bf16)) &&
          rows_fit_vec(kv.v, kv.token_stride, sizeof(Bf16));  // more than an 8-bit cache needs
 }
+
+namespace {
 
 template <bool kInterleaved, int kLanes, int kRounds, typename C>
 void launch_rounds(Stream& stream, const Heads<Bf16, C>& heads, unsigned tokens) {
@@ -354,7 +297,7 @@ void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<float
 template <bool kInterleaved, typename C>
 void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<Bf16, C>& heads) {
   const auto tokens = static_cast<unsigned>(args.qkv.shape[0]);
-  if (!fits_vec(args)) {
+  if (!rope_fits_vectors(args)) {
     launch_any_dim<kInterleaved>(stream, heads, tokens);
     return;
   }

@@ -138,8 +138,8 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.out = args.out.data;
   p.lse = args.lse.data;
   p.sinks = args.sinks.data;
-  p.k = reinterpret_cast<const char*>(kv.k);
-  p.v = reinterpret_cast<const char*>(kv.v);
+  p.k = reinterpret_cast<char*>(kv.k);
+  p.v = reinterpret_cast<char*>(kv.v);
   p.k_scales = kv.k_scales;
   p.v_scales = kv.v_scales;
   p.block_table = args.block_table;
@@ -169,7 +169,26 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.causal = args.causal;
   p.settled = args.settled;
   p.in_parts = split.in_parts;
+  if (args.rope != nullptr) {
+    const RopeKvWriteArgs& rope = *args.rope;
+    p.rope = {.on = true,
+              .writes_kv = rope.kv.num_kv_heads > 0,
+              .cos = rope.cos.data,
+              .sin = rope.sin.data,
+              .cos_stride = rope.cos.stride[0],
+              .sin_stride = rope.sin.stride[0],
+              .q_norm = rope.q_norm.data,
+              .k_norm = rope.k_norm.data,
+              .v_norm = rope.v_norm.data,
+              .rot_dim = rope.rot_dim,
+              .norm_eps = rope.norm_eps};
+  }
   return p;
+}
+
+bool takes_rope(const PagedAttentionArgs& args, const Split& split, const RopeKvWriteArgs& rope) {
+  return split.in_parts && split.num_decode_rows > 0 && split.num_decode_rows == split.num_rows &&
+         args.kv.dtype == DType::kBF16 && !rope.interleaved && rope_fits_vectors(rope);
 }
 
 // The decode rows, then the others.
@@ -247,6 +266,8 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
   WR_CHECK_EQ(args.out.shape[1], args.q.shape[1]);
   const DeviceFacts& device = stream.device().facts();
   const Split split = split_rows(args, device);
+  WR_CHECK(args.rope == nullptr ||
+           (takes_rope(args, split, *args.rope) && args.q.data == args.rope->qkv.data));
   if (stream.discards()) {
     return;
   }
@@ -267,6 +288,12 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
     default:
       return launch_in_parts<256, KvFormat::kBF16>(stream, params, split);
   }
+}
+
+bool attention_takes_rope(const DeviceFacts& device,
+                          const ScheduledAttentionArgs& args,
+                          const RopeKvWriteArgs& rope) {
+  return takes_rope(args, split_rows(args, device), rope);
 }
 
 void paged_attention(Stream& stream, const PagedAttentionArgs& args) {

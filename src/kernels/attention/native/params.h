@@ -117,14 +117,29 @@ struct ScheduleParams {
   bool in_parts;
 };
 
+// What the decode kernel does before attention: norms and rotation of queries and this step's keys, and the KV write
+// (kernels/rope/rope_kv_write.h). Keys and values of a token lie behind its queries.
+struct DecodeRope {
+  bool on = false;
+  bool writes_kv;  // else an earlier layer has written keys and values
+  const float* cos;
+  const float* sin;
+  int64_t cos_stride, sin_stride;  // elements, by token
+  const float* q_norm;             // null: none
+  const float* k_norm;
+  const float* v_norm;
+  int32_t rot_dim;
+  float norm_eps;
+};
+
 // The arguments of one layer's call, for decode and prefill kernels.
 struct NativeParams {
   const void* q;       // bf16
   void* out;           // bf16
   float* lse;          // null: not computed
   const float* sinks;  // null: none
-  const char* k;
-  const char* v;
+  char* k;
+  char* v;
   const float* k_scales;  // by KV head, of an 8-bit cache
   const float* v_scales;
   BlockTableView block_table;
@@ -142,8 +157,9 @@ struct NativeParams {
   int32_t window;
   float scale, soft_cap;
   bool causal;
-  bool settled;   // ScheduledAttentionArgs::settled
-  bool in_parts;  // sums in parts (parts.h), in the order of order.cuh
+  bool settled;     // ScheduledAttentionArgs::settled
+  bool in_parts;    // sums in parts (parts.h), in the order of order.cuh
+  DecodeRope rope;  // in parts, with a bf16 cache and decode rows alone
 
   // The end of the keys that the query at a position of a row with seq_len keys sees.
   [[nodiscard]] WR_HD int32_t end_key(int32_t position, int32_t seq_len) const {

@@ -13,7 +13,8 @@
 //   runs of two tiles: each computes the scores and weights of half a tile, transposed (keys x pairs) on the tensor
 //   cores, then a quarter of the outputs' elements for both. Between they exchange maxima, then weights, through shared
 //   memory. A chunk that one CTA has to itself is merged in registers. Otherwise each warp leaves its share of every part
-//   in scratch, and the one that comes last merges them.
+//   in scratch, and the one that comes last merges them. With DecodeRope the warp that takes pieces also norms, rotates and
+//   writes their new keys and values, and the four warps do so with their queries.
 // Bytes moved: the visible keys and values once; for a split chunk 2 * pairs * (head_dim + 8) * 4 per part and KV head.
 // Numerics: order.cuh over the parts of parts.h: bit-equal with the prompt kernels for parts.
 // Preconditions: causal, or chunks of one query; native_schedule ran for these lengths with in_parts; if settled, what
@@ -51,6 +52,7 @@ struct PartWorker {
   const NativeParams& p;
   Tiles keys, values;
   Exchange& exchange;
+  Bf16* queries;      // shared, with a bf16 cache: of a piece, by pair
   HeadScales scales;  // of the piece's head
   uint32_t n = 0;     // tiles so far
   uint32_t runs = 0;  // of tiles
@@ -132,11 +134,24 @@ struct PartWorker {
     }
   }
 
+  // Loads the queries of a piece.
+  __device__ void load_q(const Piece& piece) {
+    if constexpr (kFormat == KvFormat::kBF16) {
+      if (p.rope.on) {
+        put_queries<kDim>(p, piece, queries);
+        sync_warps();
+        state.take_queries(p, piece, queries);
+        return;
+      }
+    }
+    state.load_q(p, piece);
+  }
+
   __device__ void run(const PartQueue& queue) {
     Piece piece;
     bool more = queue.get(0, piece);
     if (more) {
-      state.load_q(p, piece);
+      load_q(piece);
     }
     for (uint32_t k = 1; more; ++k) {
       const Piece done = piece;
@@ -146,7 +161,7 @@ struct PartWorker {
       const int32_t parts = add_parts(done);
       more = queue.get(k, piece);
       if (more) {
-        state.load_q(p, piece);
+        load_q(piece);
       }
       if (done.item.num_parts > 1) {
         if (!arrive(p, done, parts)) {
@@ -159,13 +174,17 @@ struct PartWorker {
   }
 };
 
-template <int kHeadTiles, typename Sizes>
+template <int kDim, int kHeadTiles, KvFormat kFormat>
 struct PartControl {
+  using Sizes = PartSizes<kDim, kHeadTiles, kFormat>;
+  static constexpr bool kRopes = kFormat == KvFormat::kBF16;
   PartExchange<kHeadTiles> exchange;
   uint64_t keys[2 * Sizes::kStages];
   uint64_t values[2 * Sizes::kStages];
   uint64_t turns[2 * PartQueue::kSlots];
+  uint64_t new_kv[2 * PartQueue::kSlots];
   alignas(16) int32_t slots[PartQueue::kSlots * PartQueue::kSlotInts];
+  alignas(16) Bf16 queries[kRopes ? 8 * kHeadTiles * kQueryPitch<kDim> : 8];
 };
 
 template <int kDim, int kHeadTiles, KvFormat kFormat>
@@ -174,13 +193,16 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
   using Sizes = PartSizes<kDim, kHeadTiles, kFormat>;
   using Tiles = Ring<Sizes::kStages>;
   extern __shared__ __align__(1024) char memory[];
-  auto& control = *reinterpret_cast<PartControl<kHeadTiles, Sizes>*>(memory + Sizes::kRingBytes);
+  auto& control =
+      *reinterpret_cast<PartControl<kDim, kHeadTiles, kFormat>*>(memory + Sizes::kRingBytes);
   const uint32_t base = shared_address(memory);
   const Tiles keys{shared_address(control.keys), base, Sizes::kTileBytes};
   const Tiles values{
       shared_address(control.values), base + Sizes::kRingBytes / 2, Sizes::kTileBytes};
   const PartQueue queue{{shared_address(control.turns), 0, 0}, control.slots};
+  const NewKv new_kv{shared_address(control.new_kv), 0, 0};
   if (threadIdx.x == 0) {
+    new_kv.init(1, 1);
     keys.init(1, kTileWarps);
     values.init(1, kDecodeWarps);
     queue.turns.init(1, kDecodeWarps + 2);
@@ -192,11 +214,11 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
   __syncthreads();
   const int warp = threadIdx.x / 32;
   if (warp == kDealWarp) {
-    deal_pieces(p, queue);
+    deal_pieces<kDim, kFormat>(p, queue, new_kv);
   } else if (warp == kKeyWarp) {
-    load_tiles<Sizes>(p, maps.k, queue, keys);
+    load_tiles<Sizes>(p, maps.k, queue, new_kv, keys);
   } else if (warp == kValueWarp) {
-    load_tiles<Sizes>(p, maps.v, queue, values);
+    load_tiles<Sizes>(p, maps.v, queue, new_kv, values);
   } else {
     pdl_wait();
     pdl_release();
@@ -204,6 +226,7 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
                                                  .keys = keys,
                                                  .values = values,
                                                  .exchange = control.exchange,
+                                                 .queries = control.queries,
                                                  .scales = head_scales<kFormat>(p, 0)};
     worker.run(queue);
   }
@@ -218,7 +241,7 @@ void launch_part_decode(Stream& stream, const NativeParams& params, int32_t num_
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_blocks));
   shape.block = dim3(kPartThreads);
-  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<kHeadTiles, Sizes>);
+  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<kDim, kHeadTiles, kFormat>);
   allow_shared_bytes<kKernel>(shape.shared_bytes);
   launch(stream, "attention_decode", shape, kKernel, params, maps);
 }

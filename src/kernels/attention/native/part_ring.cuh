@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/cuda/pdl.cuh"
+#include "kernels/attention/native/decode_rope.cuh"
 #include "kernels/attention/native/decode_tiles.cuh"
 #include "kernels/attention/native/operands.cuh"
 #include "kernels/attention/native/params.h"
@@ -119,9 +120,26 @@ __device__ __forceinline__ int32_t block_of_box(
   return __ldcg(p.block_table.cells + table_begin + block_of(p, tile + min(n, num_tiles - 1)));
 }
 
-// One warp: takes pieces and fetches their descriptions.
-__device__ void deal_pieces(const NativeParams& p, const PartQueue& queue) {
+// On which the loading warps wait for a piece's new keys and values, where this kernel writes them.
+using NewKv = Ring<PartQueue::kSlots>;
+
+// One warp: takes pieces and fetches their descriptions. It also writes this step's keys and values to the cache, a piece
+// behind, so that the first two pieces' older keys are loaded meanwhile.
+template <int kDim, KvFormat kFormat>
+__device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const NewKv& new_kv) {
   const int lane = threadIdx.x % 32;
+  const bool writes = kFormat == KvFormat::kBF16 && p.rope.on && p.rope.writes_kv;
+  int32_t before = 0;  // as `field`, of the piece before
+  const auto piece_of = [](int32_t of_lanes) {
+    Piece piece;
+    auto* ints = reinterpret_cast<int32_t*>(&piece.item);
+#pragma unroll
+    for (int i = 0; i < kDecodeItemInts; ++i) {
+      ints[i] = __shfl_sync(0xffffffffU, of_lanes, i);
+    }
+    piece.head = __shfl_sync(0xffffffffU, of_lanes, kDecodeItemInts);
+    return piece;
+  };
   const PieceQueue pieces{nullptr, __ldcg(&p.scratch.counts->num_pieces)};
   for (uint32_t k = 0;; ++k) {
     queue.turns.wait_empty(k);
@@ -139,6 +157,19 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue) {
     const int32_t num_tiles = __shfl_sync(0xffffffffU, field, 7);
     const bool any = number < pieces.num_pieces;
     queue.put(k, field, any ? block_of_box(p, table_begin, tile, num_tiles, lane) : 0);
+    if constexpr (kFormat == KvFormat::kBF16) {
+      if (writes && k >= 1) {
+        if (k == 1) {
+          pdl_wait();
+        }
+        write_new_kv<kDim>(p, piece_of(before));
+        __syncwarp();
+        if (lane == 0) {
+          barrier_arrive(new_kv.full(k - 1));
+        }
+      }
+      before = field;
+    }
     if (!any) {
       // A launch takes as often as there are pieces, and this CTA took once less than it has pieces.
       if (lane == 0 && pieces.dealt()) {
@@ -154,8 +185,10 @@ template <typename Sizes, typename Tiles>
 __device__ void load_tiles(const NativeParams& p,
                            const CUtensorMap& map,
                            const PartQueue& queue,
+                           const NewKv& new_kv,
                            const Tiles& tiles) {
   const int lane = threadIdx.x % 32;
+  const bool written_here = p.rope.on && p.rope.writes_kv;
   bool waited = !p.settled;
   uint32_t n = 0;
   Piece piece;
@@ -163,6 +196,7 @@ __device__ void load_tiles(const NativeParams& p,
   for (uint32_t k = 0; queue.get(k, piece, &held); ++k) {
     const DecodeItem& item = piece.item;
     int32_t coming = 0;  // of the next 32
+    bool all_there = !written_here;
     for (int32_t t = 0; t < item.num_tiles; t += kPartBoxes, ++n) {
       if (t % 32 == 0) {
         held = t == 0 ? held : coming;
@@ -171,9 +205,14 @@ __device__ void load_tiles(const NativeParams& p,
         }
       }
       const int32_t boxes = min(kPartBoxes, item.num_tiles - t);
-      if (!waited && (item.tile + t + boxes) * kDecodeTile > item.num_old_keys) {
+      const bool has_new = (item.tile + t + boxes) * kDecodeTile > item.num_old_keys;
+      if (!waited && has_new) {
         pdl_wait();
         waited = true;
+      }
+      if (!all_there && has_new) {
+        new_kv.wait_full(k);
+        all_there = true;
       }
       const int32_t block = __shfl_sync(0xffffffffU, held, t % 32 + lane % kPartBoxes);
       const int32_t tile = item.tile + t + lane;

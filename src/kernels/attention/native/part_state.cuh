@@ -384,6 +384,21 @@ struct PartState {
       load_queries<kDim, kHeadTiles>(q, p, piece);
     }
   }
+  // The same from shared memory (put_queries).
+  __device__ void take_queries(const NativeParams& p, const Piece& piece, const Bf16* from) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      const int pair = h * 8 + lane / 4;
+      const bool there = pair < piece.item.num_toks * p.group;
+      const Bf16* mine = from + pair * kQueryPitch<kDim> + lane % 4 * 2;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        q[h][step][0] = there ? *reinterpret_cast<const uint32_t*>(mine + step * 16) : 0;
+        q[h][step][1] = there ? *reinterpret_cast<const uint32_t*>(mine + step * 16 + 8) : 0;
+      }
+    }
+  }
   // As halves, four adjacent elements of every 16 in a lane.
   __device__ void load_halves(const NativeParams& p, const Piece& piece) {
     const int lane = threadIdx.x % 32;

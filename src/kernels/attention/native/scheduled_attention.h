@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/device.h"
 #include "kernels/attention/paged_attention.h"
+#include "kernels/rope/rope_kv_write.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +28,9 @@ struct ScheduledAttentionArgs : PagedAttentionArgs {
   // table, the schedule and older keys are complete when this launch starts, even if it starts early. Decode
   // then prefetches older keys while the preceding launch still runs.
   bool settled = false;
+  // Not null: q, which lies in rope->qkv, and this step's keys and values are as the projection left them; rope_kv_write's
+  // work is part of this operation (attention_takes_rope). qkv keeps them so.
+  const RopeKvWriteArgs* rope = nullptr;
 };
 
 // Once per step: splits the step's keys into pieces for CTAs, from the lengths on the device. Reads the
@@ -34,6 +39,10 @@ void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args);
 // Once per layer, with the arguments of the schedule. Grids depend only on the shapes of the arguments and
 // num_decode_rows, so both calls can be captured and replayed with other lengths.
 void attention_forward(Stream& stream, const ScheduledAttentionArgs& args);
+// Whether attention_forward can take rope's work too: on Hopper with sums in parts, a bf16 cache and decode rows alone.
+bool attention_takes_rope(const DeviceFacts& device,
+                          const ScheduledAttentionArgs& args,
+                          const RopeKvWriteArgs& rope);
 
 }  // namespace cuda
 }  // namespace warprow
