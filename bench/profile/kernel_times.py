@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where a steady decode step's time goes on the GPU: its kernels, with their times, as they run in graphs.
+"""Where the time of a steady decode step, or of a step of prompts, goes on the GPU: its kernels, with their times.
 
     bench/profile/kernel_times.py --model Qwen3-8B --batch-size 32,128 [-- --attention-backend native]
+    bench/profile/kernel_times.py --prompts --model Qwen3-8B --batch-size 8 --input-len 1024
 
-Runs `warprow bench step` with random weights and reads the kernels' times from CUPTI (Python's nvidia-cuda-cupti or the
+Runs `warprow bench step`, or for prompts `warprow bench latency`, with random weights and reads the kernels' times from CUPTI (Python's nvidia-cuda-cupti or the
 CUDA toolkit's, with nvcc for its headers). Kernels overlap where the next one may begin early; a kernel's own time here
 is what it adds to the step: from the end of the one before (or its own begin, if later) to its end. What is left of the
 step is idle. Measuring slows a step of many small kernels by a few percent.
@@ -62,9 +63,13 @@ def build(folder):
 def run(args, library, model, batch, folder):
     """The kernels of a run: [(begin, end, name)] in the order of their begin."""
     log = Path(folder) / "kernels"
-    command = [args.binary, "bench", "step", str(MODELS / model), "--load-format", "dummy", "--device", "cuda",
-               "--max-model-len", "4096", "--batch-size", batch, "--input-len", args.input_len, "--num-steps-warmup",
-               "8", "--num-steps", STEPS, *args.more]
+    if args.prompts:
+        kind, counts = "latency", ["--output-len", "1", "--num-iters-warmup", "2", "--num-iters", "8"]
+    else:
+        kind, counts = "step", ["--num-steps-warmup", "8", "--num-steps", STEPS]
+    command = [args.binary, "bench", kind, str(MODELS / model), "--load-format", "dummy", "--device", "cuda",
+               "--max-model-len", max(4096, int(args.input_len) + 8), "--batch-size", batch, "--input-len",
+               args.input_len, *counts, *args.more]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                           env=dict(os.environ, CUDA_INJECTION64_PATH=str(library), KERNEL_LOG=str(log)))
     if done.returncode != 0 or not log.exists():
@@ -77,10 +82,13 @@ def run(args, library, model, batch, folder):
 
 
 def steady_steps(kernels):
-    """The last STEPS steps that have the same kernels, each with the first kernel of the step behind it."""
+    """The last STEPS steps of the kind that takes most time, each with the first kernel of the step behind it. Steps of a
+    kind have the same kernels."""
     starts = [i for i, kernel in enumerate(kernels) if FIRST_KERNEL in kernel[2]]
     steps = [kernels[a:b + 1] for a, b in zip(starts, starts[1:])]
-    shapes = collections.Counter(tuple(kernel[2] for kernel in step) for step in steps)
+    shapes = collections.Counter()
+    for step in steps:
+        shapes[tuple(kernel[2] for kernel in step)] += step[-1][0] - step[0][0]
     if not shapes:
         sys.exit(f"no kernel named {FIRST_KERNEL} was seen twice")
     shape = shapes.most_common(1)[0][0]
@@ -136,7 +144,8 @@ def main():
     parser.add_argument("--binary", default=str(HERE.parent.parent / "build" / "cuda-release" / "warprow"))
     parser.add_argument("--model", default="Qwen3-0.6B", help="a folder of bench/models")
     parser.add_argument("--batch-size", default="32", help="one or several, divided by commas")
-    parser.add_argument("--input-len", default="208", help="context at which the steps begin")
+    parser.add_argument("--input-len", default="208", help="context at which the steps begin, or tokens of a prompt")
+    parser.add_argument("--prompts", action="store_true", help="steps of prompts instead of decode steps")
     parser.add_argument("more", nargs="*", help="flags for the command, after --")
     args = parser.parse_args()
     summary = []
@@ -144,7 +153,8 @@ def main():
         library = build(folder)
         for batch in args.batch_size.split(","):
             rows, period, idle = table(steady_steps(run(args, library, args.model, batch, folder)))
-            title = f"{args.model}, batch {batch}, context {args.input_len}"
+            of = "prompts of" if args.prompts else "context"
+            title = f"{args.model}, batch {batch}, {of} {args.input_len}"
             summary.append(summary_line(title, rows, period, idle))
             print(f"\n{title}: {period:.0f} us a step\n")
             print("| kernel | a step | us a step | share |\n|---|---|---|---|")
