@@ -18,6 +18,17 @@ __device__ __forceinline__ T warp_uniform(T v) {
   return __shfl_sync(~0U, v, 0);
 }
 
+// Adds to a counter of the GPU and returns what it was. What the thread wrote or synchronised with before is visible to
+// whoever sees the sum by the same function. Cheaper than atomicAdd between two __threadfence().
+__device__ __forceinline__ int32_t add_acq_rel(int32_t* at, int32_t v) {
+  int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(at), "r"(v)
+               : "memory");
+  return before;
+}
+
 // ---- cp.async
 // Copies 16 bytes from global to shared memory. If not valid, writes zeros and reads nothing.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global, bool valid) {

@@ -51,6 +51,18 @@ __device__ __forceinline__ uint4 turn_head(const DecodeRope& rope,
   return pack8(x);
 }
 
+// A warp: brings the norms' weights to the SM's L1 before they are needed. No earlier kernel writes them.
+template <int kDim>
+__device__ __forceinline__ void touch_norms(const DecodeRope& rope) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (const float* norm : {rope.q_norm, rope.k_norm, rope.v_norm}) {
+    if (norm != nullptr && lane * 32 < kDim) {
+      float unused;
+      asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(unused) : "l"(norm + lane * 32));
+    }
+  }
+}
+
 // Elements between the queries of two pairs in shared memory: no bank conflicts.
 template <int kDim>
 constexpr int kQueryPitch = kDim + 8;
@@ -65,7 +77,7 @@ __device__ void put_queries(const NativeParams& p, const Piece& piece, Bf16* to)
   for (int first = 0; first < pairs; first += kDecodeThreads / kLanes) {
     const int pair = first + static_cast<int>(threadIdx.x) / kLanes;
     const int read = min(pair, pairs - 1);  // shuffles need every lane
-    const int query = read / p.group;
+    const int query = query_of(p, piece.item, read);
     const int64_t tok = piece.item.first_tok + query;
     const auto* head = static_cast<const Bf16*>(p.q) + tok * p.q_stride +
                        ((piece.head - query) * p.group + read) * kDim;

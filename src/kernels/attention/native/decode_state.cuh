@@ -43,12 +43,16 @@ __device__ __forceinline__ void mask_scores(
     const NativeParams& p, const DecodeItem& item, float (&s)[4], int h, int32_t position) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int query = (h * 8 + lane % 4 * 2 + i % 2) / p.group;
+  for (int i = 0; i < 2; ++i) {
+    const int query = query_of(p, item, h * 8 + lane % 4 * 2 + i);
     const int32_t high = item.seq_len - (item.num_toks - 1 - query);
     const int32_t low = p.window > 0 ? high - p.window : 0;
-    const int32_t token = position + lane / 4 + (i / 2) * 8;
-    s[i] = token >= low && token < high ? s[i] : -INFINITY;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t token = position + lane / 4 + half * 8;
+      float& score = s[half * 2 + i];
+      score = token >= low && token < high ? score : -INFINITY;
+    }
   }
 }
 

@@ -86,6 +86,13 @@ struct Piece {
   int32_t head;
 };
 
+// The query of a (query, head) pair. Division takes long, and most items have one query.
+__device__ __forceinline__ int32_t query_of(const NativeParams& p,
+                                            const DecodeItem& item,
+                                            int32_t pair) {
+  return item.num_toks == 1 ? 0 : pair / p.group;
+}
+
 // The pieces of a CTA, in order. The first two are fixed. The k-th becomes known while the CTA is at piece k
 // - 2, so that loads can run ahead into the piece after the current one.
 struct PieceQueue {

@@ -34,7 +34,7 @@ template <int kDim, bool kParts>
 __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& block) {
   using State = HopperState<kDim, kParts>;
   constexpr int kKeys = State::Sizes::kKeys;
-  const int group = threadIdx.x / 128;
+  const int group = warp_uniform(static_cast<int>(threadIdx.x) / 128);
   const bool releases = threadIdx.x % 32 == 0;
   const auto release = [&](const auto& ring, uint32_t n) {
     if (releases) {
@@ -43,6 +43,10 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
   };
   const auto& keys = block.keys;
   const auto& values = block.values;
+  const auto operand_of_keys = [&](uint32_t n) { return wgmma_operand(keys.stage(n), 1024, 16); };
+  const auto operand_of_values = [&](uint32_t n) {
+    return wgmma_operand(values.stage(n), 1024, State::Sizes::kHalfBytes);
+  };
   const Turns turns{group};
   if (group == 1) {
     turns.pass();
@@ -59,7 +63,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     if (item.row < 0) {
       break;
     }
-    const uint32_t queries = block.queries.stage(i) + group * 64 * 128;
+    const uint64_t queries = wgmma_operand(block.queries.stage(i) + group * 64 * 128, 1024, 16);
     state.start(p, item);
     const int32_t last_query = (min(item.first_row + kHopperRows, item.num_rows) - 1) / p.group;
     const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
@@ -71,7 +75,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     int32_t border = kParts ? part_end(item.first_tile * kKeys) : 0;
     keys.wait_full(n);
     turns.wait();
-    state.start_scores(s, queries, keys.stage(n));
+    state.start_scores(s, queries, operand_of_keys(n));
     turns.pass();
     wgmma_wait<0>();
     wgmma_pin(s);
@@ -82,9 +86,9 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     for (int32_t tile = item.first_tile + 1; tile < item.end_tile; ++tile, ++n) {
       keys.wait_full(n + 1);
       turns.wait();
-      state.start_scores(s, queries, keys.stage(n + 1));
+      state.start_scores(s, queries, operand_of_keys(n + 1));
       values.wait_full(n);
-      state.start_values(values.stage(n));
+      state.start_values(operand_of_values(n));
       turns.pass();
       wgmma_wait<1>();
       wgmma_pin(s);
@@ -92,11 +96,12 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
       const bool begins_part = kParts && tile * kKeys == border;
       if constexpr (kParts) {
         if (begins_part) {
-          border = part_end(border);
+          border += part_length(border);
           state.end_part(by, scale);
         }
       }
       state.online_softmax(s, shrink, p, item, tile * kKeys, masked(tile));
+      state.finish_weights();
       wgmma_wait<0>();
       wgmma_pin(state.o);
       release(values, n);
@@ -116,7 +121,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     if (in_last < kKeys) {
       clear_values<kDim, kParts>(values.stage(n), in_last, group);
     }
-    state.start_values(values.stage(n));
+    state.start_values(operand_of_values(n));
     wgmma_wait<0>();
     wgmma_pin(state.o);
     release(values, n);

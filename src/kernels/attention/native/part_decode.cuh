@@ -30,10 +30,8 @@ __device__ bool arrive(const NativeParams& p, const Piece& piece, int32_t parts)
   int32_t last = 0;
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    __threadfence();
-    last = atomicAdd(count, parts) + parts == piece.item.num_parts ? 1 : 0;
+    last = add_acq_rel(count, parts) + parts == piece.item.num_parts ? 1 : 0;
     if (last != 0) {
-      __threadfence();
       *count = 0;
     }
   }
@@ -124,12 +122,30 @@ struct PartWorker {
   }
 
   __device__ void merge_stored(const Piece& piece) {
-    const DecodeItem& item = piece.item;
+    constexpr int kMost = kHeadTiles == 1 ? 8 : 2;
+    const int32_t parts = piece.item.num_parts;
     state.total.clear();
-#pragma unroll(kHeadTiles == 1 ? 8 : 2)
-    for (int32_t i = 0; i < item.num_parts; ++i) {
-      Stored::load(
-          state.part, Stored::place(p, item.first_part + i, piece.head), item.num_toks * p.group);
+    int32_t first = 0;
+    for (; parts - first > kMost / 2; first += kMost) {
+      merge_parts<kMost>(piece, first);
+    }
+    if (first < parts) {
+      merge_parts<kMost / 2>(piece, first);
+    }
+  }
+  // Up to kCount parts, whose loads do not wait for each other. A part without sums changes nothing.
+  template <int kCount>
+  __device__ void merge_parts(const Piece& piece, int32_t first) {
+    const DecodeItem& item = piece.item;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int32_t part = min(first + i, item.num_parts - 1);
+      Stored::load(state.part,
+                   Stored::place(p, item.first_part + part, piece.head),
+                   item.num_toks * p.group);
+      if (first + i >= item.num_parts) {
+        state.part.clear();
+      }
       state.total.merge(state.part, scales.exponent);
     }
   }

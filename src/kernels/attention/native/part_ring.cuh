@@ -141,6 +141,9 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const
     return piece;
   };
   const PieceQueue pieces{nullptr, __ldcg(&p.scratch.counts->num_pieces)};
+  if (p.rope.on) {
+    touch_norms<kDim>(p.rope);
+  }
   for (uint32_t k = 0;; ++k) {
     queue.turns.wait_empty(k);
     auto number = static_cast<int32_t>(blockIdx.x + k * gridDim.x);

@@ -205,18 +205,38 @@ struct PartState {
                        const HeadScales& scales) const {
     const bool whole = (p.window == 0 || position >= item.seq_len - p.window) &&
                        position + kPartTile <= item.seq_len - (item.num_toks - 1);
+    if (p.soft_cap > 0.0F) {
 #pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
+      for (int h = 0; h < kHeadTiles; ++h) {
 #pragma unroll
-      for (int m = 0; m < kShareSteps; ++m) {
-        if (p.soft_cap > 0.0F) {
+        for (int m = 0; m < kShareSteps; ++m) {
 #pragma unroll
           for (float& v : s[h][m]) {
             v = to_log2_score(v, scales.exponent, scales.score, p.soft_cap);
           }
         }
-        if (!whole) {
-          mask_scores(p, item, s[h][m], h, position + (share * kShareSteps + m) * 16);
+      }
+    }
+    if (whole) {
+      return;
+    }
+    const int32_t first =
+        position + share * kShareSteps * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int32_t query = query_of(p, item, pair_of_lane(h) + i);
+        const int32_t high = item.seq_len - (item.num_toks - 1 - query);
+        const int32_t low = p.window > 0 ? high - p.window : 0;
+#pragma unroll
+        for (int m = 0; m < kShareSteps; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int32_t key = first + m * 16 + half * 8;
+            float& score = s[h][m][half * 2 + i];
+            score = key >= low && key < high ? score : -INFINITY;
+          }
         }
       }
     }
@@ -315,12 +335,23 @@ struct PartState {
 
   // Adds the products of the weights with the tile's values, of which the first `valid` are the row's.
   __device__ void add_values(uint32_t values, int32_t valid) {
-    if constexpr (kF8) {
-      add_values_f8(values, valid);
+    // Without branches between them, the loads of a tile need not wait for each other's products.
+    if (valid >= kPartTile) {
+      add_tile<true>(values, valid);
     } else {
-      add_values_bf16(values, valid);
+      add_tile<false>(values, valid);
     }
   }
+  // kWhole: all of the tile's values are the row's.
+  template <bool kWhole>
+  __device__ void add_tile(uint32_t values, int32_t valid) {
+    if constexpr (kF8) {
+      add_values_f8<kWhole>(values, valid);
+    } else {
+      add_values_bf16<kWhole>(values, valid);
+    }
+  }
+  template <bool kWhole>
   __device__ void add_values_bf16(uint32_t values, int32_t valid) {
     const int lane = threadIdx.x % 32;
     const int token = lane % 8 + lane / 16 * 8;
@@ -331,7 +362,7 @@ struct PartState {
         const int chunk = slice() / 8 + 2 * d + lane / 8 % 2;
         uint32_t v[4];
         load_matrices_transposed(v, values + m * Sizes::kBoxBytes + Sizes::place(token, chunk));
-        if (valid < kPartTile) {
+        if constexpr (!kWhole) {
           clear_values(v, valid - m * 16);
         }
 #pragma unroll
@@ -344,6 +375,7 @@ struct PartState {
 
   // The same of 8-bit values: a load has 16 elements of 32 tokens, or 32 of 16 tokens. A lane gets two adjacent elements of
   // two adjacent tokens.
+  template <bool kWhole>
   __device__ void add_values_f8(uint32_t values, int32_t valid) {
     constexpr int kTileSteps = kSlice == 16 ? 2 : 1;  // of tokens in a load
     constexpr int kLoadTiles = kSlice == 16 ? 1 : 2;  // of elements
@@ -364,7 +396,7 @@ struct PartState {
           uint32_t v[4];
           Two::split(four[2 * i], v[0], v[1]);
           Two::split(four[2 * i + 1], v[2], v[3]);
-          if (valid < kPartTile) {
+          if constexpr (!kWhole) {
             clear_values(v, valid - step * 16);
           }
 #pragma unroll
@@ -405,7 +437,7 @@ struct PartState {
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
       const int pair = h * 8 + lane / 4;
-      const int query = pair / p.group;
+      const int query = query_of(p, piece.item, pair);
       const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
                          (piece.item.first_tok + query) * p.q_stride +
                          ((piece.head - query) * p.group + pair) * kDim + (lane % 4) * 4;
@@ -431,7 +463,7 @@ struct PartState {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int pair = h * 8 + lane % 4 * 2 + i;
-        const int query = pair / p.group;
+        const int query = query_of(p, piece.item, pair);
         const int32_t head = (piece.head - query) * p.group + pair;
         const Finish end = finish<kFormat>(
             total.max[h][i], total.sum[h][i], scales, pair < pairs ? p.sinks : nullptr, head);
@@ -454,7 +486,7 @@ struct PartState {
     const int lane = threadIdx.x % 32;
     const int pairs = piece.item.num_toks * p.group;
     const int pair = h * 8 + lane / 4;
-    const int query = pair / p.group;
+    const int query = query_of(p, piece.item, pair);
     const int32_t head = (piece.head - query) * p.group + pair;
     auto* to = static_cast<__nv_bfloat16*>(p.out) + (piece.item.first_tok + query) * p.out_stride +
                head * kDim + slice() + lane % 4 * 2;
@@ -483,7 +515,7 @@ struct PartState {
       if (pair >= piece.item.num_toks * p.group) {
         continue;
       }
-      const int query = pair / p.group;
+      const int query = query_of(p, piece.item, pair);
       auto* to = static_cast<__nv_bfloat16*>(p.out) +
                  (piece.item.first_tok + query) * p.out_stride +
                  ((piece.head - query) * p.group + pair) * kDim + slice() + lane / 4 * 2;
