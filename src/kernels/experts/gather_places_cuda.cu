@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kCtasOfSm = 8;
+constexpr int kAtOnce = 8;  // vectors that a lane loads before it stores the first
 
 __global__ void __launch_bounds__(kWarps * 32) copy_places(const ExpertGemmArgs a,
                                                            const int32_t* first,
@@ -31,9 +32,19 @@ __global__ void __launch_bounds__(kWarps * 32) copy_places(const ExpertGemmArgs 
     const auto* from =
         reinterpret_cast<const uint4*>(static_cast<const Bf16*>(a.x) + row * a.x_stride);
     auto* out = reinterpret_cast<uint4*>(to + place * to_stride);
-#pragma unroll 4
-    for (int i = lane; i < a.k / 8; i += 32) {
-      out[i] = from[i];
+    const int vectors = a.k / 8;
+    for (int at = lane; at < vectors; at += 32 * kAtOnce) {
+      uint4 v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        v[i] = at + i * 32 < vectors ? from[at + i * 32] : uint4{};
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (at + i * 32 < vectors) {
+          __stcs(out + at + i * 32, v[i]);
+        }
+      }
     }
   }
 }
