@@ -208,5 +208,36 @@ __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64
                  WR_ACC16(d, 112)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
+// The same; without `add`, d is overwritten.
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %38, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
+      "}, {%32,%33,%34,%35}, %36, add, 1, 1, %37;\n}\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : "r"(a[0]),
+        "r"(a[1]),
+        "r"(a[2]),
+        "r"(a[3]),
+        "l"(b),
+        "n"(kTransposedB ? 1 : 0),
+        "r"(add ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %70, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
+      "}, {%64,%65,%66,%67}, %68, add, 1, 1, %69;\n}\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : "r"(a[0]),
+        "r"(a[1]),
+        "r"(a[2]),
+        "r"(a[3]),
+        "l"(b),
+        "n"(kTransposedB ? 1 : 0),
+        "r"(add ? 1 : 0));
+}
 
 }  // namespace warprow::cuda

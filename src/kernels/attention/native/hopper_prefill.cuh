@@ -82,13 +82,14 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     release(keys, n);
     state.online_softmax(s, shrink, p, item, item.first_tile * kKeys, masked(item.first_tile));
     state.round_weights(s);
+    bool first_of_part = true;
 #pragma unroll 1
     for (int32_t tile = item.first_tile + 1; tile < item.end_tile; ++tile, ++n) {
       keys.wait_full(n + 1);
       turns.wait();
       state.start_scores(s, queries, operand_of_keys(n + 1));
       values.wait_full(n);
-      state.start_values(operand_of_values(n));
+      state.start_values(operand_of_values(n), first_of_part);
       turns.pass();
       wgmma_wait<1>();
       wgmma_pin(s);
@@ -114,6 +115,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
         state.shrink_output(shrink);
       }
       state.round_weights(s);
+      first_of_part = begins_part;
     }
     release(block.queries, i);
     values.wait_full(n);
@@ -121,7 +123,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     if (in_last < kKeys) {
       clear_values<kDim, kParts>(values.stage(n), in_last, group);
     }
-    state.start_values(operand_of_values(n));
+    state.start_values(operand_of_values(n), first_of_part);
     wgmma_wait<0>();
     wgmma_pin(state.o);
     release(values, n);

@@ -71,7 +71,6 @@ struct HopperState {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) {
       total.o[i] = merged(total.o[i], o[i], by[i / 2 % 2]);
-      o[i] = 0.0F;
     }
   }
 
@@ -90,18 +89,19 @@ struct HopperState {
     }
     wgmma_commit();
   }
-  __device__ void start_values(uint64_t values) {
+  // first: of the part, in default mode of the item. Its products overwrite the output.
+  __device__ void start_values(uint64_t values, bool first) {
     wgmma_pin(o);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Sizes::kKeys / 16; ++step) {
-      wgmma<true>(o, weights + step * 4, further_operand(values, step * 2048));
+      wgmma<true>(o, weights + step * 4, further_operand(values, step * 2048), step > 0 || !first);
     }
     wgmma_commit();
   }
 
-  // Turns scores into weights, in place and still float32; in parts they are rounded to bf16. Returns in `shrink` the
-  // factor for earlier sums.
+  // Turns scores into weights, in place and still float32; in parts rounded to bf16, two adjacent ones in the first's place.
+  // Returns in `shrink` the factor for earlier sums.
   __device__ void online_softmax(float (&s)[kScores],
                                  float (&shrink)[2],
                                  const NativeParams& p,
@@ -177,7 +177,6 @@ struct HopperState {
   __device__ void round_weights(const float (&s)[kScores]) {
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
-      // A byte permutation packs what is rounded.
       weights[i] =
           kParts ? __byte_perm(__float_as_uint(s[2 * i]), __float_as_uint(s[2 * i + 1]), 0x7632)
                  : pack_bf16(s[2 * i], s[2 * i + 1]);
