@@ -5,10 +5,10 @@
     bench/profile/kernel_times.py --model Qwen3-8B --batch-size 32,128 [-- --attention-backend native]
     bench/profile/kernel_times.py --prompts --model Qwen3-8B --batch-size 8 --input-len 1024
 
-Runs `warprow bench step`, or for prompts `warprow bench latency`, with random weights and reads the kernels' times from CUPTI (Python's nvidia-cuda-cupti or the
-CUDA toolkit's, with nvcc for its headers). Kernels overlap where the next one may begin early; a kernel's own time here
-is what it adds to the step: from the end of the one before (or its own begin, if later) to its end. What is left of the
-step is idle. Measuring slows a step of many small kernels by a few percent.
+Runs `warprow bench step`, or for prompts `warprow bench latency`, with random weights and reads the kernels' times from
+CUPTI (Python's nvidia-cuda-cupti or the CUDA toolkit's, with nvcc for its headers). Kernels overlap where the next one
+may begin early; a kernel's own time here is what it adds to the step: from the end of the one before (or its own begin,
+if later) to its end. What is left of the step is idle. Measuring slows a step of many small kernels by a few percent.
 """
 
 import argparse

@@ -100,8 +100,8 @@ struct HopperState {
     wgmma_commit();
   }
 
-  // Turns scores into weights, in place and still float32; in parts rounded to bf16, two adjacent ones in the first's place.
-  // Returns in `shrink` the factor for earlier sums.
+  // Turns scores into weights, in place and still float32; in parts they are rounded to bf16. Returns in `shrink` the
+  // factor for earlier sums.
   __device__ void online_softmax(float (&s)[kScores],
                                  float (&shrink)[2],
                                  const NativeParams& p,
@@ -177,6 +177,7 @@ struct HopperState {
   __device__ void round_weights(const float (&s)[kScores]) {
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
+      // A byte permutation packs what is rounded.
       weights[i] =
           kParts ? __byte_perm(__float_as_uint(s[2 * i]), __float_as_uint(s[2 * i + 1]), 0x7632)
                  : pack_bf16(s[2 * i], s[2 * i + 1]);
