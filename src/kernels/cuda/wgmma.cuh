@@ -52,7 +52,8 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
   return (operand & 0xffffffff00000000ULL) | lower;
 }
 
-// Register lists of accumulators, for wgmma in inline assembly.
+// Register lists of accumulators and of operand a, for wgmma in inline assembly.
+#define WR_A_REGISTERS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define WR_ACC4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WR_ACC16(d, i) WR_ACC4(d, i), WR_ACC4(d, (i) + 4), WR_ACC4(d, (i) + 8), WR_ACC4(d, (i) + 12)
 #define WR_ACC16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
@@ -150,49 +151,49 @@ __device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t* a, uint64_t
       "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, "
       "1, %9;\n"
       : WR_ACC4(d, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
                "}, {%16,%17,%18,%19}, %20, 1, 1, 1, %21;\n"
                : WR_ACC16(d, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[24], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" WR_ACC24_NAMES
                "}, {%24,%25,%26,%27}, %28, 1, 1, 1, %29;\n"
                : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
                "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[40], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" WR_ACC40_NAMES
                "}, {%40,%41,%42,%43}, %44, 1, 1, 1, %45;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[48], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" WR_ACC48_NAMES
                "}, {%48,%49,%50,%51}, %52, 1, 1, 1, %53;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
                "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64_t b) {
@@ -206,7 +207,7 @@ __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64
                  WR_ACC16(d, 80),
                  WR_ACC16(d, 96),
                  WR_ACC16(d, 112)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
+               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 // The same; without `add`, d is overwritten.
 template <bool kTransposedB = false>
@@ -216,13 +217,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
       "}, {%32,%33,%34,%35}, %36, add, 1, 1, %37;\n}\n"
       : WR_ACC16(d, 0), WR_ACC16(d, 16)
-      : "r"(a[0]),
-        "r"(a[1]),
-        "r"(a[2]),
-        "r"(a[3]),
-        "l"(b),
-        "n"(kTransposedB ? 1 : 0),
-        "r"(add ? 1 : 0));
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0), "r"(add ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_t b, bool add) {
@@ -231,13 +226,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
       "}, {%64,%65,%66,%67}, %68, add, 1, 1, %69;\n}\n"
       : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-      : "r"(a[0]),
-        "r"(a[1]),
-        "r"(a[2]),
-        "r"(a[3]),
-        "l"(b),
-        "n"(kTransposedB ? 1 : 0),
-        "r"(add ? 1 : 0));
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0), "r"(add ? 1 : 0));
 }
 
 }  // namespace warprow::cuda
