@@ -255,7 +255,7 @@ warprow_status warprow_engine_pause(warprow_engine* engine, int32_t mode) {
         Engine::PauseMode::kAbort, Engine::PauseMode::kKeep, Engine::PauseMode::kWait};
     if (mode < WARPROW_PAUSE_ABORT || mode > WARPROW_PAUSE_WAIT) {
       return fail_call(WARPROW_INVALID_ARGUMENT,
-                       "mode: " + std::to_string(mode) + " is no WARPROW_PAUSE_ABORT, ...");
+                       "mode: " + std::to_string(mode) + " is none of WARPROW_PAUSE_ABORT, ...");
     }
     return engine->loaded->call(
         [&](Served& served) { return status_from(served.engine.pause(kModes[mode])); });
@@ -432,7 +432,7 @@ warprow_status warprow_queue_submit_embeds(warprow_queue* queue,
     constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
     if (dtype < WARPROW_FLOAT32 || dtype > WARPROW_BFLOAT16) {
       return fail_call(WARPROW_INVALID_ARGUMENT,
-                       "dtype: " + std::to_string(dtype) + " is no WARPROW_FLOAT32, ...");
+                       "dtype: " + std::to_string(dtype) + " is none of WARPROW_FLOAT32, ...");
     }
     constexpr size_t kMost = INT32_MAX;
     if (num_vectors < 1 || width < 1 || num_vectors > kMost || width > kMost) {

@@ -33,9 +33,9 @@ constexpr Field kFields[] = {
     {.name = "dtype",
      .member = &EngineConfig::dtype,
      .group = "Model",
-     .help =
-         "auto: bfloat16, on a CPU int8 products of quantised weights; float32: exact; slow on a "
-         "GPU",
+     .help = "auto: bfloat16, and on a CPU int8 products for quantised weights; float32: exact; "
+             "slow on a "
+             "GPU",
      .common = true,
      .choices = "auto|float32|bfloat16"},
     {.name = "load-format",
@@ -136,8 +136,8 @@ constexpr Field kFields[] = {
     {.name = "device-ids",
      .member = &EngineConfig::device_ids,
      .group = "Device",
-     .help = "GPUs of this host's ranks, by their place among those that CUDA_VISIBLE_DEVICES "
-             "shows, such as 0,2; empty: the first ones"},
+     .help = "GPUs of this host's ranks, as indices into CUDA_VISIBLE_DEVICES, such as 0,2; empty: "
+             "the first ones"},
     {.name = "threads",
      .member = &EngineConfig::threads,
      .group = "Device",
@@ -216,8 +216,9 @@ constexpr Field kFields[] = {
     {.name = "target-itl-ms",
      .member = &EngineConfig::target_itl_ms,
      .group = "Scheduler",
-     .help = "milliseconds between the tokens of running requests that prompts beside them should "
-             "keep to; 0: no limit; auto: 20 on a CPU, no limit on a GPU or in offline runs",
+     .help =
+         "target inter-token latency of running requests in milliseconds: limits the prompt "
+         "tokens of a step; 0: no limit; auto: 20 on a CPU, no limit on a GPU or in offline runs",
      .max = 60000,
      .auto_value = kAutoTargetItl},
     {.name = "scheduling-policy",
@@ -253,9 +254,9 @@ constexpr Field kFields[] = {
     {.name = "spec-method",
      .member = &EngineConfig::spec_method,
      .group = "Scheduler",
-     .help = "how tokens are drafted, in place of --speculative-config; ngram: as after an earlier "
-             "occurrence of the last tokens; suffix: as most often after them, also in other "
-             "answers; mtp: by the layer of the model's checkpoint for it; empty: off"},
+     .help = "how tokens are drafted, in place of --speculative-config; ngram: the tokens after an "
+             "earlier occurrence of the last ones; suffix: those that followed most often, also in "
+             "other answers; mtp: by the checkpoint's own MTP layers; empty: off"},
     {.name = "num-speculative-tokens",
      .member = &EngineConfig::num_speculative_tokens,
      .group = "Scheduler",

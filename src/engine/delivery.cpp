@@ -12,8 +12,8 @@ const char* failure_text(RowFailure failure) {
     case RowFailure::kBadLogits:
       return "no token can be drawn: the logits have a NaN or no finite maximum";
     case RowFailure::kNothingLeft:
-      return "no token can be drawn: the request's rules (allowed_token_ids, bad_words, "
-             "min_tokens, penalties, structured_outputs) leave none";
+      return "no token can be drawn: the request's constraints (allowed_token_ids, bad_words, "
+             "min_tokens, penalties, structured_outputs) exclude every token";
   }
   return "";
 }

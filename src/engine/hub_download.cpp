@@ -230,7 +230,7 @@ Result<void> check_space(uint64_t total, const std::string& folder) {
   const uint64_t has = bytes_in(fs::path(folder) / "blobs");
   if (!error && total > has && total - has > space.available) {
     return fail(ErrorCode::kNotFound,
-                fmt::format("{} are to come, and the disk of '{}' has {} free",
+                fmt::format("the download needs {}, and the disk of '{}' has {} free",
                             size_text(total - has),
                             folder,
                             size_text(space.available)));

@@ -35,7 +35,7 @@ void OutputLoop::take_delta(const OutputBatch& batch, const OutputDelta& delta) 
     ended = found->second->take(batch, delta);
   } catch (const std::exception& exception) {
     // A client's callback or the text conversion failed: only this request is lost.
-    WR_LOG_ERROR("request {}: {}; it is given up", delta.id, exception.what());
+    WR_LOG_ERROR("request {} failed: {}", delta.id, exception.what());
   }
   if (ended) {
     live_.erase(found);

@@ -21,7 +21,7 @@ const char* grammar_failure_text(GrammarProgress::State state) {
     case GrammarProgress::State::kFailed:
       return "structured_outputs: a step of the grammar exceeds the limits";
     case GrammarProgress::State::kStuck:
-      return "structured_outputs: no token of the vocabulary goes on with the grammar";
+      return "structured_outputs: no token of the vocabulary can continue the grammar";
     default:
       return nullptr;
   }

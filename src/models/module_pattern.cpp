@@ -163,7 +163,7 @@ class Matcher {
       return i + 1;
     }
     if (++nesting_ > 100) {
-      refuse("so many groups in each other");
+      refuse("groups nested this deep");
       return end;
     }
     size_t at = i + 1;

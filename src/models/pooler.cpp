@@ -195,7 +195,8 @@ Result<void> read_judge(const Checkpoint& checkpoint,
                         const DecoderSpec& spec,
                         Pooler& pooler) {
   if (spec.logits_soft_cap > 0.0F) {
-    return fail(ErrorCode::kUnsupported, "--convert classify: the model caps its logits");
+    return fail(ErrorCode::kUnsupported,
+                "--convert classify: the model has a soft cap on its logits");
   }
   const Json& config = *checkpoint.config_json();
   const Result<JudgeTokens> tokens =

@@ -110,8 +110,8 @@ Result<std::unique_ptr<DraftPlan>> read_drafter(const ModelPlan& plan) {
   }
   if (!draft->head && draft->spec.max_position < plan.spec.max_position) {
     WR_LOG_WARN(
-        "the draft model '{}' was made for {} tokens, the model for {}: drafts behind that "
-        "are rarely right",
+        "the draft model '{}' was made for {} tokens, the model for {}: drafts beyond the "
+        "draft model's limit are rarely right",
         name,
         draft->spec.max_position,
         plan.spec.max_position);

@@ -34,7 +34,7 @@ std::string difference(const Checkpoint& loaded, const Checkpoint& other) {
   }
   for (const TensorSource& tensor : other.tensors()) {
     if (loaded.find(tensor.name) == nullptr) {
-      return fmt::format("has a tensor {}, which the loaded model has not", tensor.name);
+      return fmt::format("has a tensor {}, which the loaded model does not have", tensor.name);
     }
   }
   return {};

@@ -462,7 +462,7 @@ class ModelsByName(unittest.TestCase):
         data = self.hub.repos["org/one"]["m.gguf"]
         self.hub.sizes["m.gguf"] = 10 ** 18
         said = self.plan("org/one", code=NO_MODEL)
-        self.assertRegex(said, r"1000000000.00 GB are to come, and the disk of '.*/models--org--one' has .* free")
+        self.assertRegex(said, r"the download needs 1000000000.00 GB, and the disk of '.*/models--org--one' has .* free")
         self.assertFalse(self.cache.exists())
         self.assertEqual(self.hub.fetched("m.gguf"), [])
         del self.hub.sizes["m.gguf"]
@@ -490,7 +490,7 @@ class ModelsByName(unittest.TestCase):
             self.assertEqual(done.returncode, NO_MODEL, done.stderr)
             return done.stderr
         said = plan("models--org--other/blobs", 40000)
-        self.assertRegex(said, r"0\.1 MB are to come, and the disk of '.*/models--org--one' has 0\.0 MB free")
+        self.assertRegex(said, r"the download needs 0\.1 MB, and the disk of '.*/models--org--one' has 0\.0 MB free")
         self.assertEqual(self.hub.fetched("m.gguf"), [])
         # The part of another revision is taken for this file's beginning, so the disk fills up in the middle.
         said = plan("models--org--one/blobs", 40000)

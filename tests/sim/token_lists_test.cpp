@@ -113,7 +113,7 @@ TEST_F(TokenListsOfRequests, NothingLeftEndsTheRequestAloneAndSaysWhy) {
   EXPECT_EQ(other.tokens, plain);
   EXPECT_EQ(failed.reason, FinishReason::kError);
   EXPECT_TRUE(failed.tokens.empty());
-  EXPECT_THAT(failed.error, HasSubstr("the request's rules (allowed_token_ids, bad_words"));
+  EXPECT_THAT(failed.error, HasSubstr("the request's constraints (allowed_token_ids, bad_words"));
 }
 
 }  // namespace

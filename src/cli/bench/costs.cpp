@@ -28,7 +28,8 @@ struct CostFlags {
 };
 
 constexpr int64_t kShortContext = 16;
-// Kernels take tokens in groups of 8 or more, so costs rise in steps; a step takes the other end of each.
+// Kernels take tokens in groups of 8 or more, so costs jump between groups. Counts on both sides of a jump are measured,
+// such as 8 and 9.
 constexpr int64_t kCounts[] = {1,  2,  4,  6,   8,   9,   12,  16,  17,  24,   32,   33,   48,
                                64, 65, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192};
 constexpr int64_t kSlopeBatches[] = {1, 4, 16, 64, 256};
@@ -95,7 +96,7 @@ class CostRun {
     }
     if (us.empty()) {
       return fail(ErrorCode::kInternal,
-                  fmt::format("no step of {} prompts of {} tokens was as expected",
+                  fmt::format("no step computed {} prompts of {} tokens and nothing else",
                               load.num_prompts,
                               load.input_len));
     }

@@ -73,7 +73,7 @@ void add_target_flags(FlagSet& flags, ServeBench& bench) {
     flags.add_text({.name = name, .value = value, .group = "Server", .help = help}, target);
   };
   add("endpoint", "PATH", "[/v1/completions], or /v1/chat/completions", bench.endpoint);
-  add("model", "NAME", "the model's name there [the first that it names]", bench.model);
+  add("model", "NAME", "the model's name on the server [the first in its list]", bench.model);
   add("backend",
       "openai|vllm|openai-chat",
       "openai-chat: --endpoint /v1/chat/completions [openai]",

@@ -128,8 +128,9 @@ void add_kind(const std::string& kind,
 }  // namespace
 
 Result<ExitCode> run_bench_startup(const Arguments& arguments) {
-  BenchFrame frame("bench startup",
-                   "starts this program again and again, until it answered one prompt");
+  BenchFrame frame(
+      "bench startup",
+      "measures repeated starts of this program, each until it has answered one prompt");
   StartupFlags flags;
   add_startup_flags(frame, flags);
   const auto begun = frame.begin(arguments);

@@ -27,13 +27,15 @@ constexpr Command kCommands[] = {
     {"bench",
      "measure latency, throughput, startup, step or costs; serve: load-test a running server",
      &run_bench},
-    {"simulate", "say how a server would do under a load, without running it", &run_simulate},
+    {"simulate",
+     "predict how a server would perform under a load, without running it",
+     &run_simulate},
     {"run-batch", "run a file of requests in OpenAI's batch format", &run_run_batch},
     {"top", "watch a running server", &run_top},
     {"explain", "say why a request to a running server took its time", &run_explain},
     {"verify", "check that answers do not depend on batch, cache or schedule", &run_verify},
     {"replay", "run a recording of steps again and find the first difference", &run_replay},
-    {"selftest", "check on this machine what the test suite cannot: sleep", &run_selftest},
+    {"selftest", "test sleep and wake-up on this machine", &run_selftest},
 };
 
 std::string overview() {

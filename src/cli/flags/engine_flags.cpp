@@ -40,7 +40,7 @@ std::string help_of(const Field& field) {
 // Warns of a mistyped variable, which would otherwise have no effect. It is not an error: the variable may be for
 // another version.
 void warn_of_unknown_variables() {
-  // Behind the first: the instruction set of CPU kernels, and files of libraries.
+  // Variables that are no settings: the file of --config, the instruction set of CPU kernels, and files of libraries.
   std::vector<std::string> known{
       "WARPROW_CONFIG", "WARPROW_CPU_ISA", "WARPROW_CUBLASLT", "WARPROW_NCCL"};
   for_each_field([&](const Field& field) { known.push_back(environment_name(field)); });

@@ -80,7 +80,7 @@ void FlagSet::add_text(Flag flag, std::optional<std::string>& target) {
   });
 }
 
-// Not CLI11's: that throws for a text that is no number.
+// CLI11's own flags are not used: they throw for a value that is not a number.
 void FlagSet::add_switch(Flag flag, ReadValue read) {
   flags_.push_back(std::make_unique<Flag>(std::move(flag)));
   switches_[flags_.back().get()] = std::move(read);

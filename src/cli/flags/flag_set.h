@@ -30,8 +30,8 @@ struct Flag {
 };
 
 // The flags and positional arguments of one command. Accepts `--name value`, `--name=value`, `--name_with_underscores`,
-// `-alias value`, `--switch`, `--no-switch` and `--switch=false`. A value may start with a dash. CLI11 splits the line. The values are parsed here, so
-// that all errors have the same wording.
+// `-alias value`, `--switch`, `--no-switch` and `--switch=false`. A value may start with a dash. CLI11 splits the line. The
+// values are parsed here, so that all errors have the same wording.
 //
 // Owns: the CLI11 parser. Thread: one.
 class FlagSet {

@@ -24,7 +24,7 @@ void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers) {
       {.name = "tool-call-parser",
        .value = tool_format_names(),
        .group = group,
-       .help = "how the model writes its calls of tools; auto: as its chat template does [auto]",
+       .help = "how the model writes its tool calls; auto: as its chat template does [auto]",
        .common = false},
       into(parsers.tool_format, parse_tool_format));
   flags.add_switch({.name = "enable-auto-tool-choice",

@@ -50,7 +50,7 @@ PromptFlags::PromptFlags(FlagSet& flags) {
   flags.add_text({.name = "prompt",
                   .value = "TEXT",
                   .group = "Prompt",
-                  .help = "the text to go on from; special tokens in it count as such",
+                  .help = "the text to go on from; special tokens in it are recognised",
                   .short_name = "p"},
                  text_);
   flags.add_text({.name = "chat",

@@ -54,7 +54,7 @@ constexpr SamplingField kFields[] = {
     {"min_tokens", &SamplingOptions::min_tokens, "shortest answer in tokens"},
     {"repetition_penalty",
      &SamplingOptions::repetition_penalty,
-     "above 1: tokens of prompt and answer lose weight"},
+     "above 1: lowers the logits of tokens in prompt and answer"},
     {"frequency_penalty",
      &SamplingOptions::frequency_penalty,
      "subtracted for each time a token is in the answer"},

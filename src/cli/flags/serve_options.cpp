@@ -165,14 +165,14 @@ void add_address_flags(Adder& add, ServeOptions& options) {
 void add_tls_flags(Adder& add, TlsServerOptions& tls) {
   add.text("ssl-certfile",
            "PATH",
-           "PEM file with the server's certificate and what it rests on: HTTPS instead of HTTP; "
+           "PEM file with the server's certificate and its chain: HTTPS instead of HTTP; "
            "read again, as the other files, when it changes and on SIGHUP",
            tls.certificate_file);
   add.text("ssl-keyfile", "PATH", "PEM file with its key [in --ssl-certfile]", tls.key_file);
-  add.text("ssl-keyfile-password", "TEXT", "of an encrypted key", tls.key_password);
+  add.text("ssl-keyfile-password", "TEXT", "password of an encrypted key", tls.key_password);
   add.text("ssl-ca-certs",
            "PATH",
-           "PEM file with who may have signed clients' certificates",
+           "PEM file with the CAs that may sign clients' certificates",
            tls.ca_file);
   add.value("ssl-cert-reqs",
             "0|1|2",
@@ -204,7 +204,7 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
              1,
              kMany);
   add.number("max-waiting-texts-per-client",
-             "the same of one address and API key [1024]",
+             "the same limit for one address and API key [1024]",
              http.max_waiting_texts_per_client,
              1,
              kMany);
@@ -226,11 +226,12 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
              http.max_connections,
              1,
              kMany);
-  add.number("max-connections-per-address",
-             "the same of one address, or /64 network of IPv6 [256; none for this machine's own]",
-             http.max_connections_per_address,
-             1,
-             kMany);
+  add.number(
+      "max-connections-per-address",
+      "the same limit for one address, or /64 network of IPv6 [256; none for this machine's own]",
+      http.max_connections_per_address,
+      1,
+      kMany);
   add.seconds("idle-timeout",
               "seconds after which a connection without a request is closed [120]",
               http.idle_timeout);
@@ -239,7 +240,7 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
               http.header_timeout);
   add.seconds("read-timeout", "seconds that a request may take to arrive [60]", http.read_timeout);
   add.seconds("write-timeout",
-              "seconds after which a client that takes nothing is dropped [60]",
+              "seconds after which a client that reads nothing is disconnected [60]",
               http.write_timeout);
   add.seconds("sse-keep-alive",
               "seconds after which a silent stream gets a comment; 0: never [15]",
@@ -254,7 +255,7 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.value(
       "api-key",
       "KEY",
-      "what clients must send as Authorization: Bearer KEY, but to /, /docs, /health, /livez, "
+      "what clients must send as Authorization: Bearer KEY, except to /, /docs, /health, /livez, "
       "/readyz and /ping; may be given several times",
       [&api](const std::string& text) -> Result<void> {
         return check_key("api-key", text).map([&] { api.api_keys.push_back(text); });
@@ -270,7 +271,7 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.value(
       "served-model-name",
       "NAME",
-      "the model's name for clients; may be given several times, answers bear the first [MODEL]",
+      "the model's name for clients; may be given several times, answers carry the first [MODEL]",
       [&api](const std::string& text) -> Result<void> {
         api.model_names.push_back(text);
         return {};

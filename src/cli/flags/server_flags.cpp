@@ -44,7 +44,7 @@ void add_ca_flag(FlagSet& flags, std::optional<std::string>& ca_file) {
   flags.add_text({.name = "ssl-ca-certs",
                   .value = "PATH",
                   .group = "Server",
-                  .help = "PEM file with who may have signed an https server's certificate [the "
+                  .help = "PEM file with the CAs that may sign an https server's certificate [the "
                           "system's store, or SSL_CERT_FILE]",
                   .common = false},
                  ca_file);

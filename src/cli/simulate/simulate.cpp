@@ -81,7 +81,7 @@ Result<ArrivalTrace> read_arrivals(SimulateFlags& flags, const EngineConfig& con
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("--trace-speed: {} is not above 0 and up to 1e6", flags.trace_speed));
     }
-    // One more than may be, so that a larger file is refused and not cut.
+    // One request more than the limit, so that a larger file is refused and not read in part.
     Result<ArrivalTrace> trace =
         read_trace(*flags.trace, flags.trace_format, most > 0 ? most : kMaxTraceRequests + 1);
     if (trace) {
@@ -191,7 +191,7 @@ Result<ExitCode> report_simulation(const SimulateFlags& flags,
 
 Result<ExitCode> run_simulate(const Arguments& arguments) {
   CommandFrame frame("simulate",
-                     "say how a server would do under a load, without running the model",
+                     "predict how a server would perform under a load, without running the model",
                      "MODEL --costs FILE|NAME [--trace FILE] [FLAGS]");
   SimulateFlags flags;
   flags.dataset.num_prompts = 0;

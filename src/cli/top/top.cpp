@@ -73,12 +73,12 @@ Result<ExitCode> run_top(const Arguments& arguments) {
   auto server = std::make_unique<ServerFlags>(frame.flags());
   add_number_flag(
       frame.flags(),
-      {.name = "interval", .value = "", .group = "View", .help = "seconds between looks"},
+      {.name = "interval", .value = "", .group = "View", .help = "seconds between updates"},
       interval_s);
   frame.flags().add_switch({.name = "once",
                             .value = "",
                             .group = "View",
-                            .help = "print one look and end, as into a pipe; q leaves otherwise"},
+                            .help = "print one update and exit, as into a pipe; else q exits"},
                            [&once](bool on) { once = on; });
   frame.add_output_flag();
   const auto begun = frame.begin(arguments, {.has_engine = false});

@@ -60,7 +60,7 @@ class Gathering {
       for (const std::string& address : found_.addresses) {
         if (socket.valid() && send_string(socket, address, patience) != SocketResult::kDone) {
           throw_if_aborted(0, abort_);
-          give_up(fmt::format("a rank at {} is gone again", peer_address(socket)));
+          give_up(fmt::format("the connection to the rank at {} was lost", peer_address(socket)));
         }
       }
     }
@@ -99,7 +99,7 @@ class Gathering {
     found_.sockets[rank] = std::move(socket);
   }
 
-  // Somebody else's connection does not end this run.
+  // A connection that is no rank of this run is refused, and the run goes on.
   void send_away(const Socket& socket, const std::string& why, const Patience& patience) {
     stranger_ = fmt::format("; {} was refused: {}", peer_address(socket), why);
     WR_LOG_WARN("rank 0 at port {} refused {}: {}", where_.port, peer_address(socket), why);
@@ -167,7 +167,7 @@ class Search {
   }
 
  private:
-  // Whoever listens may be the end of an earlier run, so a connection that only closes is tried again.
+  // The listener may be an earlier run that is just ending, so a connection that only closes is tried again.
   bool was_answered(const Socket& socket, const Patience& patience) {
     uint64_t mark = 0;
     SocketResult result =

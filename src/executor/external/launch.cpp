@@ -28,7 +28,7 @@ constexpr Launcher kLaunchers[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI_RANK", "PMI_SIZE", "PMI_JOBID", "MPI_LOCALNRANKS"},
 };
-// They may have started one of the others.
+// These may have started one of the launchers above, so they count only without the others.
 constexpr Launcher kOuterLaunchers[] = {
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", nullptr, "SLURM_STEP_NUM_NODES"},
     {"LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS"},
@@ -159,8 +159,8 @@ Result<Launch> read_launch(const ReadVariable& variable) {
     return fail(
         ErrorCode::kInvalidArgument,
         "--distributed-executor-backend: external_launcher needs a launcher that says which "
-        "rank this is: RANK and WORLD_SIZE are not set, nor those of Open MPI, PMI or "
-        "Slurm");
+        "rank this is: RANK and WORLD_SIZE are not set, nor the variables of Open "
+        "MPI, PMI, Slurm or LeaderWorkerSet");
   }
   Launch launch;
   launch.rank = read.rank;

@@ -98,7 +98,7 @@ std::string disagreement(const std::vector<Introduction>& ranks) {
     for (size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
       if (first[i].name != other[i].name) {
         return fmt::format(
-            "rank {} knows other settings than rank 0: {} instead of {}; all ranks must be the "
+            "rank {} has other settings than rank 0: {} instead of {}; all ranks must be the "
             "same build",
             rank,
             other[i].name,
@@ -185,7 +185,7 @@ RankMeeting::RankMeeting(const EngineConfig& config,
   all_->set_patience(kLoadingPatience);
 }
 
-// Before a rank ends because of what all have said, all have read it.
+// Waits until all ranks have read the introductions. Call it before this rank ends because of them.
 void RankMeeting::wait_for_readers() {
   try {
     all_->barrier();

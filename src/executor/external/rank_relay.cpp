@@ -93,7 +93,7 @@ void RankRelay::receive(Peer& peer) {
     switch (peer.link.receive(message, Clock::now() + kRelayTurn)) {
       case RankLink::Received::kMessage:
         if (!take(peer, message)) {
-          return lose(peer, "has sent what is no message of a rank");
+          return lose(peer, "has sent an invalid message");
         }
         break;
       case RankLink::Received::kClosed:

@@ -76,7 +76,7 @@ void RankUplink::receive() {
             return;
           }
         } else if (static_cast<LinkMessage>(message.kind) != LinkMessage::kBeat) {
-          return lose("rank 0 has sent what is no message to a rank");
+          return lose("rank 0 has sent an invalid message");
         }
         heard = Clock::now();
         break;

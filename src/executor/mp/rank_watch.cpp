@@ -13,7 +13,7 @@ constexpr auto kStoppedAfter =
     std::chrono::milliseconds(400);                      // without a beat; then its state is read
 constexpr auto kFrozenAfter = std::chrono::seconds(30);  // without a beat, whatever its state
 constexpr auto kSilentAfter = std::chrono::seconds(5);   // without a beat of a process elsewhere
-// How long the reason of a rank elsewhere may be on its way, and what it has done.
+// For a rank that a launcher started: how late the reason of its failure, and the report of its progress, may arrive.
 constexpr auto kWatchReasonTime = std::chrono::milliseconds(400);
 constexpr auto kReportLag = std::chrono::milliseconds(300);
 constexpr auto kGraceAfterFailure = std::chrono::seconds(4);
@@ -78,7 +78,7 @@ std::string RankWatch::name(int32_t rank) const {
   }
   const char* const where = control_.ranks[rank].where;
   return fmt::format(
-      "rank {} of {} ({})", rank, seen_.size(), *where == 0 ? "which has not come" : where);
+      "rank {} of {} ({})", rank, seen_.size(), *where == 0 ? "which has not connected" : where);
 }
 
 std::string RankWatch::position(int32_t rank) const {
@@ -152,8 +152,8 @@ std::optional<std::string> RankWatch::trouble_of_process(int32_t rank, Clock::du
   return std::nullopt;
 }
 
-// The other ranks wait for the one that does not get on. It has begun the fewest steps; or it has not yet passed the step
-// to its device, which waits on theirs.
+// The other ranks wait for the rank that has stalled. That is the one that has begun the fewest steps, and of several such
+// ranks one that has not yet passed the step to its device.
 std::optional<RankWatch::Trouble> RankWatch::stall(Clock::time_point now) {
   const std::chrono::milliseconds limit = step_limit_.load();
   const int64_t submitted = submitted_.load(std::memory_order_relaxed);

@@ -80,8 +80,7 @@ Result<HttpHeaders> RequestNames::report_ignored(const std::vector<std::string>&
   const std::scoped_lock lock(mutex_);
   for (const std::string& name : names) {
     if (logged_.size() < kMostLogged && logged_.insert(name).second) {
-      WR_LOG_WARN("requests bring a field that is not known and is ignored: {}",
-                  header_value({name}));
+      WR_LOG_WARN("a request has an unknown field, which is ignored: {}", header_value({name}));
     }
   }
   return HttpHeaders{{"X-Ignored-Params", shown}};

@@ -79,7 +79,7 @@ class Reasons {
         return fmt::format("because the steps were full (max_num_batched_tokens {})",
                            choice_.facts.max_num_batched_tokens);
       case WaitReason::kRation:
-        return "because steps computed few prompt tokens, so that streams that ran went on";
+        return "because steps limited their prompt tokens to keep running streams fast";
       case WaitReason::kBlocks:
         return fmt::format("for KV blocks (the cache has {})", choice_.facts.kv.num_blocks - 1);
       case WaitReason::kAdapter:
@@ -87,7 +87,7 @@ class Reasons {
       case WaitReason::kPreemption:
         return "because the steps preempted requests for want of KV blocks";
       case WaitReason::kOutputs:
-        return "for its own last outputs";
+        return "for its outputs that were still in flight";
       case WaitReason::kNone:
         break;
     }

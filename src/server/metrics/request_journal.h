@@ -18,7 +18,7 @@
 
 namespace warprow {
 
-// What the choices of one prompt have together. Written on the engine's output thread.
+// State that the choices of one prompt share. Written on the engine's output thread.
 struct ChoiceGroup {
   int32_t num_running = 0;
   int32_t most_output_toks = 0;
@@ -80,7 +80,7 @@ class RequestJournal {
 
   explicit RequestJournal(ServerMetrics& metrics) : metrics_(metrics) {}
 
-  // Who else learns of each choice that ends. Before the first begin().
+  // Sets a listener for each choice that ends. Call it before the first begin().
   void on_end(std::function<void(const ChoiceRecord&)> listener) { on_end_ = std::move(listener); }
 
   // Reserves places for num_choices more choices; false if more than `limit` would be live. Each begin() uses one

@@ -115,10 +115,7 @@ void write_engine(Page& page, const EngineStats& stats, const std::string& label
                          dtype_name(stats.kv_dtype),
                          stats.num_blocks),
              1);
-  page.counter("vllm:num_preemptions",
-               "Requests that lost their blocks to others.",
-               labels,
-               stats.preemptions);
+  page.counter("vllm:num_preemptions", "Requests that were preempted.", labels, stats.preemptions);
   page.counter(
       "vllm:prompt_tokens", "Tokens of prompts that arrived.", labels, stats.prompt_tokens);
   page.counter("vllm:generation_tokens", "Tokens generated.", labels, stats.output_tokens);
@@ -214,7 +211,7 @@ void write_steps(Page& page,
       "warprow:step_parts_total", labels + ",mode=\"piecewise_graph\"", stats.graphs_piecewise);
   page.line("warprow:step_parts_total", labels + ",mode=\"eager\"", stats.graphs_eager);
   page.counter("warprow:graph_evictions",
-               "Captured parts of steps that left for want of reserved memory.",
+               "Captured graphs that were evicted because their reserved memory was full.",
                labels,
                stats.graph_evictions);
   const EngineProgress progress = engine.progress();
