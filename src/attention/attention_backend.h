@@ -38,7 +38,7 @@ struct AttentionCapabilities {
   DeviceKind device = DeviceKind::kCpu;
   int32_t min_compute_capability = 0;  // CUDA: 80 for 8.0
   int32_t max_compute_capability = kAnyCapability;
-  std::span<const int32_t> head_dims = {};         // with kernels; empty: the next but one apply
+  std::span<const int32_t> head_dims = {};         // with kernels; empty: any up to max_head_dim
   std::span<const int32_t> hopper_head_dims = {};  // more of them, on compute capability 9.0
   int32_t head_dim_multiple = 8;
   int32_t max_head_dim = 256;

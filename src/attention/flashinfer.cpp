@@ -33,7 +33,7 @@ constexpr AttentionCapabilities kHopper{
     .sliding_window = false,
     .sinks = false,
     .soft_cap = false,
-    .output_gate = false,  // its kernels know the width of a row from the heads
+    .output_gate = false,  // its kernels derive the width of a row from the heads
     .not_causal = false,
     .batch_invariant = true,
     .batch_invariant_window = false,

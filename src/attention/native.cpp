@@ -80,8 +80,8 @@ class NativeAttention final : public AttentionBackend {
     cuda::ScheduledAttentionArgs args = batch_args(metadata);
     set_call(args, call);
     args.rope = call.rope;
-    // The KV write's kernel waits before it lets attention start early, and so does an attention kernel. The QKV GEMM lets it
-    // start before it has waited itself.
+    // The kernel of the KV write and an attention kernel call pdl_wait before they let the next kernel start. The QKV GEMM
+    // lets attention start before its own pdl_wait, so with `rope` the step's schedule may not be complete by then.
     args.settled = call.rope == nullptr || !after_schedule_;
     cuda::attention_forward(stream, args);
     after_schedule_ = false;

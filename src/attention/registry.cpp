@@ -32,7 +32,7 @@ constexpr Entry kBackends[] = {
     {&state_pages_cuda_capabilities, &make_state_pages_cuda},
 };
 
-// Whether it is a backend of states, which is no layer's choice.
+// Whether it is a backend of state groups. "auto" skips these, and messages do not list them.
 bool is_of_states(const AttentionCapabilities& can) {
   return can.max_head_dim == 0 && can.head_dims.empty();
 }

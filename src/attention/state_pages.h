@@ -7,7 +7,7 @@
 
 namespace warprow {
 
-// The backends of groups whose layers keep a state and attend to nothing: they hand them the step's metadata.
+// The backends of KV groups whose layers keep a state and attend to nothing. A backend only passes on the step's metadata.
 const AttentionCapabilities& state_pages_capabilities();
 std::unique_ptr<AttentionBackend> make_state_pages();
 const AttentionCapabilities& state_pages_cuda_capabilities();

@@ -22,8 +22,8 @@ constexpr CpuIsa kCpuIsas[] = {
     CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx};
 
 #if defined(__x86_64__)
-// Linux saves tiles for processes that have asked for it. The permission is that of all threads. It is refused by kernels
-// before 5.16 and where a thread's signal stack is too small.
+// A process must request AMX tiles from Linux before it uses them. The permission holds for all of its threads. Linux
+// refuses it before 5.16, and if a thread's signal stack is too small.
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA

@@ -18,8 +18,8 @@ inline constexpr RowId kNoRow{-1};
 inline constexpr BlockId kNullBlock{0};
 inline constexpr int64_t kPadSlot = -1;  // slot of a padding token: nothing is written
 
-// Inside the engine an id of a prompt with two segments, for a model that tells them apart, has its segment above these
-// bits.
+// Some models distinguish two segments of a prompt (token types). Inside the engine an id of such a prompt holds its
+// segment from this bit on.
 inline constexpr int32_t kSegmentShift = 24;
 inline constexpr TokenId kIdBits = (1 << kSegmentShift) - 1;
 

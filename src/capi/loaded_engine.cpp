@@ -61,7 +61,7 @@ LoadedEngine::LoadedEngine(std::string_view settings, std::vector<LogitsCallback
 
 LoadedEngine::~LoadedEngine() {
   if (is_elsewhere()) {
-    [[maybe_unused]] const Engine* elsewhere = engine_.release();  // its threads are there
+    [[maybe_unused]] const Engine* elsewhere = engine_.release();  // its threads are in the parent
     return;
   }
   close();

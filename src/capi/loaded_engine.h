@@ -21,7 +21,7 @@ namespace warprow {
 //
 // Owns: the engine until close().
 // Thread: any. close() waits for calls that use the engine.
-// Invariant: in another process than its own nothing of the engine is touched.
+// Invariant: a forked copy touches nothing of the engine, whose threads run in the parent process.
 class LoadedEngine {
  public:
   // Loads. Throws StartupError.

@@ -13,7 +13,8 @@ namespace warprow {
 // A counter in shared memory that one rank advances and others wait for. It may wrap around.
 //
 // Thread: one advances; any wait, in any process that maps the memory.
-// Invariant: what was written before advance_to is visible to whoever saw the count. Memory of zeros is a count of 0.
+// Invariant: what was written before advance_to is visible to a thread that has seen the count. Memory of zeros is a
+// count of 0.
 class alignas(128) ProgressWord {
  public:
   void advance_to(uint32_t count);

@@ -15,7 +15,7 @@ namespace warprow {
 size_t shared_host_group_bytes(int32_t size);
 
 // One rank's host group over shared memory. All ranks pass the same memory, aligned to a page, which started as zeros
-// and outlives the groups. Making it waits for nobody; a call waits for at most `patience`.
+// and outlives the groups. Construction does not wait for other ranks; a call does, for at most `patience`.
 std::unique_ptr<HostGroup> make_shared_host_group(GroupPlace place,
                                                   std::byte* memory,
                                                   AbortFlag& abort,

@@ -17,7 +17,7 @@ namespace warprow {
 //   publish();                 // all ranks; also says that this rank is done with the chunk before
 //   wait_for(r); read slot(r); // ranks that read
 //
-// publish, wait and read may be repeated within a chunk; then a rank writes only what nobody reads any more. As slots
+// publish, wait and read may be repeated within a chunk; then a rank writes only what no rank reads any more. As slots
 // alternate, a chunk needs no barrier at its end: claim() waits until all ranks are past the last use of the slot,
 // which they are almost always.
 //

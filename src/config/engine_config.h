@@ -30,7 +30,7 @@ struct EngineConfig {
   int32_t max_model_len = 0;           // 0: the model's own, reduced to what the KV cache holds
   int32_t max_num_seqs = 0;            // 0: 64 on a CPU, 1024 on a GPU
   int32_t max_num_batched_tokens = 0;  // 0: 512 on a CPU, 8192 on a GPU
-  // Time between the tokens of running streams that prompts beside them leave, if they can; 0: prompts are not limited.
+  // Inter-token latency of running streams. Steps limit their prompt tokens to meet it where possible; 0: no limit.
   int32_t target_itl_ms = kAutoTargetItl;
   std::string scheduling_policy = "fcfs";  // fcfs | priority
   // Tokens that a long prefill gets in a step beside others; 0: all that are left.

@@ -27,9 +27,9 @@ class LogitsRule {
   // Whether it can change which logit is the largest. A rule that cannot is skipped for greedy rows, and a batch of such
   // rows costs nothing.
   [[nodiscard]] virtual bool changes_argmax() const = 0;
-  // Changes the logits. What is -inf stays so, whatever it writes. The result may depend on the row alone, else a
-  // request's answer depends on the batch. Warm-up calls it too, with tokens of its own. false: the request fails.
-  // Must not throw, nor wait for the engine.
+  // Changes the logits. A logit that was -inf stays -inf, whatever the rule writes. The result may depend on the row
+  // alone, else a request's answer depends on the batch. Warm-up calls it too, with tokens of its own. false: the
+  // request fails. Must not throw, nor wait for the engine.
   virtual bool apply(const RowLogits& row) = 0;
 };
 

@@ -17,7 +17,7 @@ enum class PoolingTask : uint8_t {
 // Which hidden states, after the final norm, a prompt's vector is made of.
 enum class PoolingMethod : uint8_t { kLast, kFirst, kMean };
 
-// What makes probabilities of logits.
+// What turns logits into probabilities.
 enum class LabelActivation : uint8_t { kNone, kSigmoid, kSoftmax };
 
 // How a reranker reads a query and a document.
@@ -33,8 +33,8 @@ struct PoolingLabel {
   bool operator==(const PoolingLabel&) const = default;
 };
 
-// What a pooling model yields for a prompt. The runner's vectors have `width` values; what makes an answer of them
-// (dimensions, normalisation, activation) is the engine's, by request.
+// What a pooling model yields for a prompt. The runner's vectors have `width` values. The engine applies dimensions,
+// normalisation and activation, as each request asks.
 struct PoolingFacts {
   PoolingTask task = PoolingTask::kNone;
   PoolingMethod method = PoolingMethod::kLast;

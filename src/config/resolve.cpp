@@ -9,8 +9,8 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kCpuTargetItlMs = 20;  // 50 tokens a second for each stream: docs/adr/0050
-// A prompt of a few steps is over soon, and a share of it in each step would only make it and its
-// like slower. In an eighth of a step the matrices of a model are still computed at full speed.
+// A prompt of a few steps ends soon: smaller chunks would only slow down such prompts. An eighth of a
+// step still has enough tokens for the GEMMs to run at full speed.
 constexpr int32_t kLongPromptSteps = 8;
 constexpr int32_t kLongPrefillShare = 8;
 constexpr int32_t kCpuSeqs = 64;

@@ -306,7 +306,7 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
   result.divided = given.ranks != 1;
   result.default_drafts = given.num_drafts == 0;
   result.num_drafts = given.num_drafts > 0 ? given.num_drafts : kDefaultDrafts;
-  // Other drafts are certain, and match is the verification by ratio of those.
+  // Other methods have no draft probabilities: each draft has probability 1, where ratio and match are the same.
   result.ratio = given.rejection == "ratio" && result.has_model();
   result.adaptive = given.adaptive.value_or(!result.ratio);
   result.synthetic_acceptance = given.acceptance;

@@ -42,13 +42,13 @@ struct Speculation {
   SuffixSettings suffix;
   std::string model;            // where has_files: a path or name, as of the engine's model
   bool default_drafts = false;  // num_drafts was not given
-  // Of measurements: each draft is right with this probability, whatever the model says. 0: it is right where it is.
+  // For measurements: each draft is accepted with this probability, whatever the model says. 0: drafts are verified.
   double synthetic_acceptance = 0;
-  // Of methods with a model: drafts are drawn and verified by ratio, not by match (docs/sampling.md#drafts).
+  // With has_model(): drafts are drawn and verified by ratio, not by match (docs/sampling.md#drafts).
   bool ratio = false;
   bool adaptive = true;  // fewer drafts, or none, where they do not pay; not a key of vLLM's
-  // Of methods with a model: the ranks divide it as they divide the engine's model (draft_tensor_parallel_size). Else every
-  // rank has all of it.
+  // With has_model(): the ranks divide the drafter as they divide the engine's model (draft_tensor_parallel_size). Else
+  // every rank has all of it.
   bool divided = true;
 
   [[nodiscard]] bool is_on() const { return method != Method::kNone; }

@@ -32,7 +32,7 @@ Result<void> check_name(const std::string& name) {
   return {};
 }
 
-// "error CODE MESSAGE" of a rank. One of several that do not all say so is named.
+// The error in the answer "error CODE MESSAGE" of a rank. The message names the rank unless all ranks gave this answer.
 Error error_of(const std::vector<std::string>& answers, size_t rank) {
   const std::string& answer = answers[rank];
   const size_t code = answer.find(' ') + 1;

@@ -22,11 +22,11 @@ struct LoadedAdapter {
   uint64_t loaded_at = 0;  // seconds since 1970
 };
 
-// "a=/x,b=/y" as adapters; kInvalidArgument names the part that is none.
+// "a=/x,b=/y" as adapters; kInvalidArgument names the part that is not NAME=DIRECTORY.
 Result<std::vector<LoadedAdapter>> parse_lora_modules(std::string_view text);
 
-// The adapters by name. Loading is a job of several tasks: begin, then poll until it says something. An adapter is loaded when
-// every rank has read its part. If one cannot, all forget theirs.
+// The adapters by name. To load one, call begin, then poll until it returns true or an error. An adapter is loaded when
+// every rank has read its part. If a rank cannot read its part, all ranks drop theirs.
 //
 // Owns: the list.
 // Thread: find and list any; the rest the engine's, between two steps.
@@ -41,8 +41,8 @@ class Adapters {
 
   // Its number. Errors: no adapters here; a name that is taken; no place.
   Result<int32_t> begin(const std::string& name, const std::string& path);
-  // True when the adapter may be named, false while ranks read it or have no place because other adapters are about to
-  // leave, or why it cannot.
+  // True: requests may name the adapter. False: ranks still read it, or wait for the place of an adapter that was
+  // unloaded. Error: why it cannot be loaded.
   Result<bool> poll(int32_t id);
   // Requests that have the adapter go on. kNotFound.
   Result<void> unload(const std::string& name);

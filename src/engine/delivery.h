@@ -24,7 +24,7 @@ namespace warprow {
 // Thread: the engine's.
 class Delivery {
  public:
-  // requests: is told of the ends that no step yields.
+  // requests: records the ends that no step yields.
   Delivery(OutputQueue& outputs, size_t max_num_seqs, RequestLog& requests);
 
   // The requests of a step's new rows run from now on.

@@ -206,7 +206,7 @@ class EngineImpl final : public Engine {
   }
   [[nodiscard]] bool is_sleeping() const override { return !control_.state().awake(); }
 
-  // Looks again and again, since neither this thread nor the engine's may wait for the other.
+  // Polls, so that the engine thread does not wait for the ranks, which read the adapter on threads of their own.
   Result<void> load_adapter(const std::string& name, const std::string& path) override {
     const Result<int32_t> id = call([this, name, path] { return adapters_.begin(name, path); });
     if (!id) {

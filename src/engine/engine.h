@@ -117,7 +117,7 @@ struct EngineStats {
   int64_t spec_decode_num_accepted_tokens = 0;  // of these
   std::array<int64_t, kMaxDrafts> spec_decode_num_accepted_tokens_per_pos{};
   int64_t spec_decode_num_undrafted = 0;  // decoding rows that got no drafts, as they would not pay
-  // Of loaded adapters, and those that leave, by LoadedAdapter::id; as they are now.
+  // The adapters' limit and current uses, by LoadedAdapter::id; unloaded adapters that are still in use included.
   int32_t max_loras = 0;
   std::vector<AdapterUse> adapter_uses;
   // As they are now.
@@ -198,19 +198,19 @@ class Engine {
   // Those that requests may name, in the order of loading.
   [[nodiscard]] virtual std::vector<LoadedAdapter> adapters() const { return {}; }
 
-  // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, go on after
-  // resume() where they were, or with kWait end as they would: the call then blocks until they have. Takes effect when
-  // the steps in flight are done; again while it is paused: no change but for requests. Errors: the engine has stopped;
-  // with kWait also a resume() or another such call meanwhile. Blocks; not from a callback.
+  // Runs no further step until resume(); new requests wait. kAbort: requests that run or wait end. kKeep: they go on after
+  // resume() where they were. kWait: they run to their end, and the call blocks until then. Takes effect when the steps in
+  // flight are done. A second call while paused changes only the requests. Errors: the engine has stopped; with kWait also
+  // a resume() or another kWait meanwhile. Blocks; not from a callback.
   enum class PauseMode : uint8_t { kAbort, kKeep, kWait };
   virtual Result<void> pause(PauseMode mode) = 0;
   virtual Result<void> resume() = 0;
   [[nodiscard]] virtual bool is_paused() const = 0;
 
-  // Replaces the weights by those of another checkpoint of the same model, in place: what was captured for a device and
-  // all memory stay. Requests that pause() kept go on with the new weights from the tokens that they have; nothing
-  // computed before is used. `model` is named as in the settings, and must be on this machine. Only while it is paused.
-  // Errors: another model, or tensors of another type or shape; then the old weights count. Blocks; not from a callback.
+  // Replaces the weights by those of another checkpoint of the same model, in place: captured graphs and all memory
+  // stay. Requests that pause() kept go on with the new weights from the tokens that they have; nothing computed before
+  // is used. `model` is named as in the settings, and must be on this machine. Only while it is paused. Errors: another
+  // model, or tensors of another type or shape; then the old weights count. Blocks; not from a callback.
   virtual Result<void> update_weights(const std::string& /*model*/) {
     return fail(ErrorCode::kUnsupported, "update_weights: the engine has no checkpoint");
   }

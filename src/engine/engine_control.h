@@ -65,8 +65,8 @@ class EngineControl {
   // keeps: requests go on after resume(); else they end.
   Result<void> pause(bool keeps);
   Result<void> resume();
-  // A pause that waits for the requests of now: new ones wait outside. True if it is paused already. An error while
-  // another such pause waits.
+  // Begins a pause that waits for the current requests to end. New requests wait outside the scheduler. True if it is
+  // paused already. An error while another such pause waits.
   Result<bool> begin_drain();
   // Pauses once these requests have ended: true then. An error if resume() came first.
   Result<bool> poll_drain();

@@ -27,8 +27,8 @@ namespace warprow {
 // thread) the loop waits for an output in take_output, when it has nothing else to submit. With nothing
 // to do it runs steps without tokens as long as the executor asks for them (Executor::idle_step).
 //
-// What is not the loop's own has an object with hooks: Intake (commands), StructuredRequests, EngineRecord, Delivery; and
-// EngineControl for what happens between two steps at a call.
+// Other concerns are objects whose hooks the loop calls: Intake (commands), StructuredRequests, EngineRecord, Delivery.
+// EngineControl does what a caller asks for between two steps.
 //
 // Owns: the scheduler.
 // Thread: run() is the engine thread's body; check, record, requests and mask_fills from any.

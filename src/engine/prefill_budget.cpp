@@ -9,8 +9,8 @@
 namespace warprow {
 namespace {
 
-// Of a step with prompt tokens at most this part is the decoding rows': the measure of these may be out of date, and
-// prompt tokens are never free.
+// The decoding rows count for at most this share of a step with prompt tokens: their median may be out of date, and
+// prompt tokens always cost some time.
 constexpr double kMaxDecodePart = 0.75;
 constexpr double kMostToks = 1 << 24;
 

@@ -12,8 +12,8 @@ namespace warprow {
 
 // How many prompt tokens a step may take beside its decoding rows so that it is expected to last a given time. The
 // expectation is a sum: what steps of decoding rows alone took, and a time for each prompt token, both medians of the
-// newest steps that ended. Where the first is out of date, because every step has prompts, the second makes up for it at
-// the size of step that runs.
+// newest steps that ended. If every step has prompts, the first is out of date. The second then absorbs the difference,
+// for steps of the current size.
 //
 // A step's time is from its launch, or from the end of the step before if that is later, to its end. The clock is the
 // caller's, so that `warprow simulate` uses this too.
@@ -33,7 +33,7 @@ class PrefillBudget {
   [[nodiscard]] int32_t max_toks() const;
 
  private:
-  // The median of the newest values, few so that it follows a load, several so that one slow step is no measure.
+  // The median of the newest values: few, so that it follows the load; several, so that one slow step does not count.
   class RecentMedian {
    public:
     void add(double value);

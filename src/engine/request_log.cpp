@@ -6,7 +6,7 @@ namespace {
 
 using Kind = RequestEvent::Kind;
 
-// The last places are for what is no chunk: later chunks are added to the one before.
+// The last places are reserved for other events than chunks: later chunks are added to the last one.
 constexpr int32_t kMaxChunksUntil = static_cast<int32_t>(RequestHistory::kMaxEvents) - 12;
 
 }  // namespace

@@ -37,7 +37,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config,
 }
 
 double target_step_us(const EngineConfig& config, const ModelFacts& facts) {
-  // Rows of a pooling model never decode: those whose vectors are on their way would count as if they did.
+  // Rows of a pooling model never decode. Without this, a row whose vector is in flight would count as a decoding row.
   if (facts.pooling.pools() || !config.enable_chunked_prefill) {
     return 0;
   }

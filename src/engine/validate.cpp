@@ -487,7 +487,7 @@ uint64_t hash_salt(std::string_view salt) {
   return hash == 0 ? 1 : hash;
 }
 
-// Of prompts whose ids are equal, those with other vectors share no prefix. The one with equal vectors does.
+// Prompts with equal ids share a prefix only if their vectors are equal too: the vectors become a part of the salt.
 uint64_t salt_of_vectors(const EmbeddingVectors& embeds, uint64_t salt) {
   const BlockHash vectors = sip_hash_128(std::as_bytes(std::span(embeds.values)));
   const uint64_t words[] = {vectors.lo, vectors.hi, salt};

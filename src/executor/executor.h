@@ -134,7 +134,7 @@ class Executor {
   }
 
   [[nodiscard]] virtual ExecutorStats stats() const = 0;
-  // Of ranks in other processes, by rank; none of a rank in this one. Thread: any.
+  // The status of each rank in another process, by rank; empty if there are none. Thread: any.
   [[nodiscard]] virtual std::vector<RankStatus> ranks() const { return {}; }
 };
 

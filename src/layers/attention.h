@@ -15,7 +15,7 @@ namespace warprow {
 struct AttentionLayer {
   int32_t layer = 0;  // which KvLayerView
   int32_t group = 0;  // which KV group
-  // Else qkv has queries alone, and an earlier layer has written the keys and values.
+  // False: qkv has queries alone, and an earlier layer has written the keys and values.
   bool own_kv = true;
   bool values_are_keys = false;  // V's columns of qkv get a copy of K's
   int32_t num_heads = 0;

@@ -128,7 +128,7 @@ void GroupTiles::decode(TensorType type,
         q_.begin(), q_.end(), numbers, [zero](int8_t q) { return static_cast<uint8_t>(q + zero); });
   }
   const int64_t groups = tiles.k / tiles.group;
-  const int64_t each = group_traits(type).group / tiles.group;  // of the tiles, of the type's
+  const int64_t each = group_traits(type).group / tiles.group;  // tile groups in a type's group
   for (int64_t g = 0; g < groups; ++g) {
     const auto from = static_cast<size_t>(g / each);
     scales_[static_cast<size_t>(row * groups + g)] = scale_[from];

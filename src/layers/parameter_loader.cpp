@@ -387,7 +387,7 @@ void ParameterLoader::load(const PlacedSource& source,
   uploads_.push_back(upload);
 }
 
-// Its stacks, kernels and progress are those of other matrices.
+// Loads one part of a quantised matrix to dst.
 void ParameterLoader::load_quantised(const PlacedSource& source,
                                      const PackedWeight& weight,
                                      std::byte* dst) {

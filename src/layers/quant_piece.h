@@ -10,8 +10,9 @@
 
 namespace warprow {
 
-// Turns rows [first, first + count) of a part of a quantised matrix into a device's form: kQuantTiles of `tiles` (first a
-// multiple of a tile's rows), or rows of bf16 or float32. Throws StartupError for a number that is no number.
+// Turns rows [first, first + count) of a part of a quantised matrix into a device's form: kQuantTiles of `tiles` (first
+// a multiple of a tile's rows), or rows of bf16 or float32. For tiles, throws StartupError if a number is NaN or a
+// scale is too large.
 void make_quant_piece(const QuantMatrix& matrix,
                       const QuantPart& part,
                       Repack repack,

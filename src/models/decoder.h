@@ -44,7 +44,7 @@ struct DecoderOptions {
 // gated feed-forward as their spec describes them, final norm; logits are a call of their own on
 // gathered rows.
 //
-// Of several ranks each computes its own heads, its part of the feed-forward and its part of the vocabulary. The
+// With several ranks, each computes its own heads, its part of the feed-forward and its part of the vocabulary. The
 // residual stream is the same on all of them, bit for bit: two sums over ranks in each layer, and one behind the
 // embedding.
 //

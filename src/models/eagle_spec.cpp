@@ -97,7 +97,7 @@ Result<void> check_options(const nlohmann::json& json, bool eagle3) {
   return {};
 }
 
-// Of the package speculators: the drafts that the first proposal method is made for.
+// In the format of the package speculators: the number of draft tokens of the first proposal method.
 int32_t proposed_tokens(const nlohmann::json& json) {
   const nlohmann::json::json_pointer at(
       "/speculators_config/proposal_methods/0/speculative_tokens");

@@ -21,8 +21,9 @@ enum class HeadKind : uint8_t {
 // A head that drafts for a model from that model's hidden states. At position i it takes the token at i + 1 and the model's
 // states at i.
 //
-// EAGLE-3:  h = fc(states of three layers), or fc(norm(these, side by side)); the first layer's q, k and v read [norm(embedding); norm(h)], and its residual
-//           stream begins with h; logits = head(norm(stream)); behind a draft, h is the stream itself.
+// EAGLE-3:  h = fc(states of three layers), or fc(norm(these, side by side)); the first layer's q, k and v read
+//           [norm(embedding); norm(h)], and its residual stream begins with h; logits = head(norm(stream)); behind a
+//           draft, h is the stream itself.
 // EAGLE:    stream = fc([embedding; h]), h = the model's hidden states behind its final norm; the first layer has no norm in
 //           front of q, k and v; logits = the model's head(stream); behind a draft, h is the stream.
 // MTP:      stream = fc([norm(embedding); norm(h)]), h as EAGLE's; a whole layer of the model's family; logits = the model's

@@ -25,7 +25,8 @@ struct KvOptions {
   std::span<const int32_t> encoder_head_dims = {};
 };
 
-// By layer; of one that reads another's keys and values, what that one needs. backends: each layer's attention backend; empty: auto for all.
+// By layer. A layer that reads another's keys and values has that layer's need. backends: each layer's attention backend;
+// empty: auto for all.
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
                              std::span<const std::string> backends = {});

@@ -53,8 +53,8 @@ AttentionSpec plain_attention(int32_t num_heads, int32_t num_kv_heads, int32_t h
 
 enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu };
 
-// The feed-forward of one layer: down(activation(gate x) * up x), or without a gate down(activation(up x)). With experts, a router chooses some of them for
-// each token, and their results are summed by its weights.
+// The feed-forward of one layer: down(activation(gate x) * up x), or without a gate down(activation(up x)). With experts, a
+// router chooses some of them for each token, and their results are summed by its weights.
 struct FfnSpec {
   int32_t intermediate_size = 0;  // with experts: of each
   Activation activation = Activation::kSilu;
@@ -97,7 +97,8 @@ struct DeltaSpec : GatedDeltaShape {
   bool operator==(const DeltaSpec&) const = default;
 };
 
-// One layer: for attention, or a gated delta net in its place, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).
+// One layer: residual += scale * post_norm(f(norm(residual))), with attention (or a gated delta net in its place) as f, and
+// then with the feed-forward.
 struct LayerSpec {
   AttentionSpec attention;
   DeltaSpec delta;  // without heads: attention

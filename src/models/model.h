@@ -46,7 +46,7 @@ struct ModelInput {
   View<const int32_t, 1> input_ids = {};  // [T]
   View<const int32_t, 2> positions = {};  // [P, T]
   View<const float, 2> embeddings = {};   // f32 [T, hidden_size] or empty
-  // dev [1] or null: how many of the T tokens are real. Those behind them are padding, whose results nobody reads.
+  // dev [1] or null: how many of the T tokens are real. Those behind them are padding, whose results are not read.
   const int32_t* num_toks = nullptr;
   // Other stages: what the previous stage yielded, possibly Model::residual_room itself.
   View<const float, 2> residual = {};  // f32 [T, hidden_size]
@@ -90,7 +90,7 @@ class Model {
     WR_CHECK(false, "a model without an embedding to share");
   }
   // Behind a forward with drafts, once it is known which are accepted: these enter the states of layers that keep one.
-  // Others never do. Does nothing in a model without such layers.
+  // Rejected drafts never do. Does nothing in a model without such layers.
   virtual void take_drafts(Stream& /*stream*/, const AcceptedDrafts& /*drafts*/) {}
   // The linear layers to whose products a delta may be added.
   [[nodiscard]] virtual std::span<const LinearSite> linear_sites() const { return {}; }

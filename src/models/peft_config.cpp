@@ -170,8 +170,8 @@ class PeftConfigReader {
   Error error_;
 };
 
-// The value of the pattern that matches, or the fallback. PEFT takes the first in the file; where a later one has another
-// value, the file's author can hardly have meant it.
+// The value of the pattern that matches, or the fallback. PEFT takes the first match in the file. If a later match has
+// another value, the file is refused, since that is hardly intended.
 template <typename T>
 Result<T> find(const char* name,
                const std::vector<std::pair<std::string, T>>& patterns,

@@ -53,8 +53,8 @@ struct Pooler {
 //
 // With runner "auto" a model pools if it has sentence-transformers' modules.json with a pooling module, if its class is
 // ...Model, ...ForSequenceClassification or names classifier_from_token, or if a GGUF file names a pooling type. An encoder
-// always pools. Without such files a decoder pools its last token and an encoder the mean, and both normalise. modules.json may name modules of the kinds Transformer, Pooling
-// (last token, first token or mean), Dense, Normalize and LogitScore.
+// always pools. Without such files a decoder pools its last token and an encoder the mean, and both normalise. modules.json
+// may name modules of the kinds Transformer, Pooling (last token, first token or mean), Dense, Normalize and LogitScore.
 //
 // Errors: files that cannot be read or contradict each other; a module, pooling or model that is not supported, by name;
 // a model without a head that is to generate.

@@ -89,7 +89,7 @@ constexpr EncoderEntry kEncoders[] = {
     {"Roberta", &read_roberta},
     {"XLMRoberta", &read_roberta},
 };
-// What they end in: no head, one of classes, or one that is not read.
+// What their classes' names end with: no head, a head for classes, or a head that is not read.
 constexpr std::string_view kEncoderClasses[] = {
     "Model", "ForSequenceClassification", "ForMaskedLM"};
 

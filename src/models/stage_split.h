@@ -10,9 +10,9 @@
 
 namespace warprow {
 
-// The stages of a pipeline divide the layers of a model into ranges that follow each other. Where they do not come out
-// even, the last stages but one have a layer more: the last one also has the head. 16 layers over 2 stages: 0 to 7 and
-// 8 to 15; 30 over 4: 7, 8, 8 and 7 layers. As vLLM divides them.
+// The stages of a pipeline divide the layers of a model into ranges that follow each other. Layers that are left over
+// go to the stages before the last one, one to each, from the back: the last stage also has the head. 16 layers over 2
+// stages: 0 to 7 and 8 to 15; 30 over 4: 7, 8, 8 and 7 layers. As vLLM divides them.
 
 // The layers of a stage.
 LayerRange stage_layers(int32_t num_layers, const GroupPlace& pipeline);

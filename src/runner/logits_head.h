@@ -12,19 +12,19 @@
 
 namespace warprow {
 
-// Logits of n tokens as one rank has them: all of them, or of several ranks those of its share of the tokens. No rank
-// has all logits.
+// The logits of n tokens that this rank has. A single rank has all of them. With several ranks each has those of its
+// share of the tokens, and no rank has all.
 struct LogitsShare {
   View<float, 2> rows;  // dev f32 [GroupPlace::share(n), vocab_size]
-  int64_t first = 0;    // which of the n the first row is of
+  int64_t first = 0;    // index among the n tokens of the first row's token
   int64_t n = 0;
 };
 
 // The model's head and the only logits buffer: for the tokens that a step samples from, and after sampling for
 // prompt tokens whose logprobs are requested, as many at a time as fit.
 //
-// Of several ranks each computes the logits of its part of the vocabulary, for all tokens. One exchange of columns then
-// completes the logits of its share of the tokens.
+// With several ranks, each computes the logits of its part of the vocabulary for all tokens. One exchange of columns then
+// gives each rank the whole vocabulary for its share of the tokens.
 //
 // Owns: nothing; its buffers lie in the workspace arena.
 // Thread: the runner's.

@@ -77,7 +77,7 @@ struct ExecuteModelState {
 // model, and the results of all (LogitsHead, Sampler).
 //
 // The stages of a pipeline also run the same steps with the same rows, one after the other. All but the last end with
-// their layers, draw nothing and learn of the results later (StageLink). What they output says nothing of the rows.
+// their layers, draw nothing and receive the results later (StageLink). Their own outputs have no results of rows.
 //
 // Owns: rows, tables, inputs, sampler, rings. The model and the KV cache are the worker's.
 // Thread: one.

@@ -14,8 +14,8 @@
 
 namespace warprow {
 
-// The interface through which a worker runs steps. A class that implements it decides what a rank does in a step
-// (draw tokens, or the part of that which a stage of a pipeline has; later: pool). build_rank (worker/rank.h) chooses the class.
+// The interface through which a worker runs steps. A class that implements it decides what a rank does in a step: the
+// forward and then sampling or pooling, or a pipeline stage's part of these. build_rank (worker/rank.h) chooses the class.
 //
 // Thread: one, the worker's.
 // Invariant: execute_model and sample_tokens alternate; outputs come in step order.

@@ -10,7 +10,8 @@ namespace warprow {
 
 // How many tokens it pays to draft for a row. The j-th draft is worth its share of the step if the probability that it
 // and all before it are right is above its cost, in units of a row's plain token. That probability is a^j, where a is
-// the row's own average; the cost grows with the batch, as tokens do not come with the weights any more.
+// the row's own average. The cost grows with the batch: more rows share the time to read the weights, so a draft costs
+// nearly as much as a plain token.
 //
 // Drafts are compared with the outputs whether a step verified them or not, so a row that drafts nothing still learns
 // when drafts would be right, at no cost. Nothing here reads a clock: equal outputs give equal lengths.
@@ -47,7 +48,7 @@ struct DraftTimes {
 // out whether they are.
 [[nodiscard]] bool drafts_may_pay(int32_t num_rows, const DraftTimes& times);
 
-// What a request's drafts were worth so far.
+// How many of a request's drafts were right so far.
 class DraftRecord {
  public:
   void reset() { *this = {}; }
@@ -64,7 +65,7 @@ class DraftRecord {
 
   // The average probability that a draft is right if all before it are.
   [[nodiscard]] double acceptance() const { return acceptance_; }
-  // Whether that average is of enough drafts to go by.
+  // Whether enough drafts were counted for that average to be used.
   [[nodiscard]] bool is_tested() const { return num_counted_ >= kTestDrafts; }
 
  private:

@@ -146,7 +146,7 @@ int32_t KvCacheManager::find_tail(const RequestKv& kv,
   return 0;
 }
 
-// The name of a block that has `count` tokens from `begin` on, a block's begin.
+// The hash of a block that holds `count` tokens from `begin` on, where the block begins.
 BlockHash KvCacheManager::tail_hash(const RequestKv& kv,
                                     std::span<const TokenId> tokens,
                                     int32_t begin,
@@ -459,7 +459,7 @@ void KvCacheManager::cache_full_blocks(RequestKv& kv,
   extend_chains(kv, tokens);
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].state_pages > 0) {
-      continue;  // return_loans names checkpoints
+      continue;  // return_loans enters checkpoints
     }
     RequestKv::Table& table = kv.tables[g];
     const std::vector<BlockHash>& chain = kv.chains[static_cast<size_t>(groups_[g].chain)];

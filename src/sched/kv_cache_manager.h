@@ -56,7 +56,7 @@ struct RequestKv {
 // its own can hold: a window has passed some, and others lie in shared blocks.
 //
 // A state group keeps one state of a request. A chunk of a prefill may leave a checkpoint at its last block end, whose
-// pages enter the prefix cache under the name of the tokens before it; a request that hits it reads them in its first
+// pages enter the prefix cache under the hash of the tokens before it; a request that hits it reads them in its first
 // step and writes its own.
 //
 // A request with copies_tail leaves its last, partly filled block in the prefix cache too, at its end. Another such
@@ -131,8 +131,8 @@ class KvCacheManager {
   // At a request's end: enters its last block, of which num_confirmed tokens are final, with copies_tail.
   void cache_tail(RequestKv& kv, std::span<const TokenId> tokens, int32_t num_confirmed);
 
-  // After a step is planned: names the checkpoint that it leaves, and gives it and the state that it starts from back to
-  // the pool.
+  // After a step is planned: enters the checkpoint that it leaves into the prefix cache. Then releases the pages of that
+  // checkpoint, and those of the cached state that the step starts from.
   void return_loans(RequestKv& kv, int64_t step);
 
   // Releases everything, the last block first, so that a prefix stays cached longer than its continuations.

@@ -27,7 +27,7 @@ struct Request {
   bool may_draft = true;                // tokens are drafted for it if the scheduler drafts any
   int32_t adapter = -1;
   uint64_t cache_salt = 0;   // prefixes are shared only under the same salt
-  bool copies_tail = false;  // others go on from its end, as it from theirs: see KvCacheManager
+  bool copies_tail = false;  // its last, partly filled block is cached too: see KvCacheManager
 };
 
 enum class FinishReason : uint8_t {

@@ -13,7 +13,7 @@ namespace warprow {
 //
 // Owns: which rows are free.
 // Thread: one, the scheduler's.
-// Invariant: a (row, generation) pair names one stay of one request for ever.
+// Invariant: no two requests, and no two admissions of one request, ever have the same (row, generation) pair.
 class RowAllocator {
  public:
   explicit RowAllocator(int32_t max_rows) : generations_(static_cast<size_t>(max_rows)) {

@@ -12,8 +12,8 @@
 namespace warprow {
 namespace {
 
-// Where drafts do not pay, a drafting model makes one in kTrialSteps of kTrialPeriod steps, and while 1 / kTrialShare of
-// the drafting rows have seen too few to know.
+// Where drafts do not pay, a drafting model still makes one draft a row in kTrialSteps of every kTrialPeriod steps, and
+// while at least 1 / kTrialShare of the drafting rows have had too few drafts to judge (DraftRecord::is_tested).
 constexpr int64_t kTrialPeriod = 128;
 constexpr int64_t kTrialSteps = 8;
 constexpr int32_t kTrialShare = 4;
@@ -411,8 +411,8 @@ void Scheduler::decide_proposals(const SchedulerOutput& out) {
   next_proposals_ = wanted_drafts_ == 0 && tries_drafts(out) ? 1 : wanted_drafts_;
 }
 
-// Whether a drafting model makes a draft although drafts did not pay lately: in a step with prompts, of which it needs keys
-// and values, for rows whose drafts are not known yet, and for a few steps now and then.
+// Whether a drafting model makes a draft although drafts did not pay lately: in a step with prompts, whose keys and values
+// it needs; while many rows have untested drafts; and in a few steps of every kTrialPeriod.
 bool Scheduler::tries_drafts(const SchedulerOutput& out) const {
   if (!drafts_may_pay(std::max(running_.size(), 1), {config_.draft_knee, config_.draft_forward})) {
     return false;
@@ -575,7 +575,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     if (samples && r.grammar >= 0) {
       out.grammar_rows.push_back(s.row);
     }
-    // For masks after them, and to learn what they are worth.
+    // The host needs the drafts for the grammar masks after them, and to count how many are right.
     s.wants_drafts = samples && config_.num_drafts > 0 && r.may_draft &&
                      (r.grammar >= 0 || config_.draft_cost > 0 || config_.draft_knee > 0) &&
                      next_proposals_ != 0;

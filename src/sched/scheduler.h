@@ -67,8 +67,9 @@ struct SchedulerConfig {
   [[nodiscard]] int32_t max_row_len() const { return max_model_len + max_overhang(); }
 };
 
-// Prompt tokens that a step may always compute, and for each row that decodes, so that prompts get on. A lower limit would
-// cost more in extra steps than it saves; docs/experiments/cpu_scheduling.md has what running streams wait for the second.
+// A step may always compute this many prompt tokens, and this many for each decoding row, so that prompts make progress.
+// Lower limits cost more in extra steps than they save. docs/experiments/cpu_scheduling.md has the delay of running
+// streams that the second limit causes.
 inline constexpr int32_t kMinMixedPrefill = 16;
 inline constexpr int32_t kMinPrefillPerDecode = 2;
 
@@ -136,8 +137,8 @@ class Scheduler {
   bool abort_request(uint64_t id);
   bool finish_request(uint64_t id) { return abort_request(id); }
 
-  // The adapters that requests may name. A waiting request whose adapter would be one too many lets others pass, but those
-  // with adapters only kMaxPassed times, so that it runs in the end.
+  // The adapters that requests may name. While max_loras other adapters have rows, a waiting request does not block those
+  // behind it. At most kMaxPassed requests with adapters pass it, so that it does not wait for ever.
   [[nodiscard]] AdapterList& adapters() { return adapters_; }
   [[nodiscard]] const AdapterList& adapters() const { return adapters_; }
 

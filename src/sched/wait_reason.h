@@ -11,11 +11,11 @@ enum class WaitReason : uint8_t {
   kNone,        // no request waits
   kRows,        // max_num_seqs requests run
   kTokens,      // the step's tokens went to others: max_num_batched_tokens
-  kRation,      // and those for prompts beside rows that decode
+  kRation,      // its prompt tokens beside decoding rows are used up: max_mixed_prefill
   kBlocks,      // too few free KV blocks, or pages for its tokens
   kAdapter,     // max_loras other adapters run
   kPreemption,  // the step preempted a request, for want of blocks
-  kOutputs,     // it was preempted, and its last outputs are not there yet
+  kOutputs,     // it was preempted with outputs in flight, which its prefill needs
 };
 
 [[nodiscard]] constexpr std::string_view wait_reason_name(WaitReason reason) {

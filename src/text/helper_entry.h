@@ -13,7 +13,7 @@ namespace warprow {
 // else.
 void link_helper_entry();
 
-// Worker processes execute this warprow binary instead: for a program that is none, which loaded the engine as a shared
+// Worker processes execute the warprow binary at `path` instead. For another program that loaded the engine as a shared
 // library. kInvalidArgument if another path was set before. Thread: any, before the first worker process.
 Result<void> set_helper_program(const std::string& path);
 

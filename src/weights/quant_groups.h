@@ -51,9 +51,9 @@ void decode_mxfp4_groups(
 void split_mxfp4_blocks(const std::byte* src, int64_t n, std::byte* numbers, std::byte* scales);
 
 // The scales of a type of super-blocks of 256 as the factors whose product they are: a half for each block and an s8
-// for each group. A block's decoded scale is exactly unit * f16_to_f32(scale_half) *
-// scale_factor, its bias likewise without the unit. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's
-// may be null if the type has none.
+// for each group. A block's decoded scale is exactly unit * f16_to_f32(scale_half) * scale_factor, its bias likewise
+// without the unit. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's may be null if
+// the type has none.
 struct SplitScales {
   uint16_t* scale_half;
   int8_t* scale_factor;

@@ -118,8 +118,9 @@ struct DataParallelShape {
 // releases and additions.
 struct SchedulerOutput {
   int64_t step = 0;
-  // The last step whose results must be known before this one runs: those of its rows, and all that the host has. The
-  // stages of a pipeline before the last get results later than they submit steps.
+  // The last step whose results must be known before this one runs: the last that sampled for one of its rows, or the
+  // last whose output the scheduler has taken. Pipeline stages before the last need it: they receive the results of a step
+  // after they have submitted later ones.
   int64_t results_through = 0;
   std::vector<RowId> finished_rows;
   std::vector<RowId> preempted_rows;
@@ -145,8 +146,8 @@ struct SchedulerOutput {
   // How many drafts the device proposes for each row's next step; -1: as many as a step may have.
   int32_t num_proposals = -1;
 
-  // Prompt tokens that the step could take because rows decode; 0: no limit. It follows from times, so it is for whoever
-  // checks a recording or plans its steps again. Workers do not read it.
+  // The limit on prompt tokens beside decoding rows; 0: no limit. It depends on measured times, so a recording needs it
+  // to check steps or to plan them again. Workers do not read it.
   int32_t max_mixed_prefill = 0;
 
   EmbeddingVectors embeddings;  // pool of NewRow::embeds

@@ -25,7 +25,7 @@ namespace warprow {
 
 // What a rank does with the model in a step; it selects the runner (worker/rank.cpp).
 enum class Stage : uint8_t {
-  kGenerate  // draw tokens
+  kGenerate  // draw tokens, or yield the vectors of a pooling model
 };
 
 // A rank's part of a model that is supported and fits: everything decided, nothing loaded. Reads headers only. Bytes

@@ -30,7 +30,8 @@ struct WarmUpLimits {
 void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache);
 
 // Sets the model's scales of an 8-bit KV cache from one prompt of up to kCalibrationToks fixed tokens, spread over the
-// vocabulary, and releases its row: before warm_up, which it is otherwise like. A check fails if the limits allow no token.
+// vocabulary, and releases its row. Call it before warm_up; rows, pages and step numbers are as there. A check fails if
+// the limits allow no token.
 inline constexpr int32_t kCalibrationToks = 512;
 void run_calibration(Runner& runner,
                      Model& model,

@@ -66,8 +66,8 @@ WarmUpLimits Worker::warm_up_limits() const {
           device_policy(device_->facts().kind).loads_kernels};
 }
 
-// Calculates the scales of an 8-bit cache where that is wanted. They are the same in every run, whatever is asked first.
-// Else says once how many layers have none.
+// With --calculate-kv-scales, calculates the scales of an 8-bit cache. They depend on fixed tokens and not on requests,
+// so they are the same in every run. Otherwise logs once how many layers have no scales.
 void Worker::settle_kv_scales() {
   if (plan_.config.calculate_kv_scales) {
     run_calibration(*rank_.runner, *rank_.model, warm_up_limits(), plan_.kv_cache);

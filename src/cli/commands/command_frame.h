@@ -32,8 +32,7 @@ class CommandFrame {
     bool takes_model = true;            // false: -m names the model, and all arguments are others
     bool has_engine = true;             // false: neither MODEL nor the engine's settings
     bool runs_ranks = true;             // false: it needs no device
-    bool is_offline =
-        false;  // nobody reads tokens as they come: prompts are not held back for them
+    bool is_offline = false;  // no client waits for single tokens: prompts need no --target-itl-ms
     std::function<bool()> needs_model{};  // called after parsing; empty: yes
   };
   // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts logging, and

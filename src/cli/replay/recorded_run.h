@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// What recorded a recording: the description in its file.
+// The description in a recording's file: the run that was recorded.
 struct RecordedRun {
   std::string version;      // of warprow
   bool with_ids = false;    // the messages have their ids

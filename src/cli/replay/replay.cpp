@@ -102,7 +102,7 @@ class Replay {
     }
     compare(found->second);
     results_.erase(found);
-    // With drafts a row that parts may advance further than the recording has blocks for.
+    // With drafts, a row whose tokens differ may advance further than the recording has blocks for.
     return different_.empty() || facts_.max_drafts == 0;
   }
 

@@ -13,7 +13,7 @@
 
 namespace warprow {
 
-// Where a recording and its replay part, or where its schedule contradicts itself.
+// Where a recording and its replay differ, or where the recorded schedule contradicts itself.
 struct ReplayFinding {
   int64_t step = 0;
   std::optional<int32_t> row;  // none: the step as a whole

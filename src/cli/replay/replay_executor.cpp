@@ -46,8 +46,9 @@ Result<EngineConfig> settings_of(const RecordedRun& run, const LoadedConfig& giv
   return config;
 }
 
-// Makes room for the KV blocks that the steps name, and for the longest request, which every engine must hold. That is
-// at most the recorded cache, and what of a large one was not used need not fit here. A block may have another size here.
+// Sizes the cache for the KV blocks that the steps name, and for the longest request, which every engine must hold. It
+// needs no more blocks than were recorded, and unused blocks of a large cache need not fit here. A block may have another
+// size in bytes here.
 Result<void> size_cache(const RecordedRun& run, const UsedIds& used, EngineConfig& config) {
   EngineConfig any_size = config;
   any_size.max_model_len = 0;
@@ -68,7 +69,7 @@ struct Size {
   std::string_view what;
   int64_t recorded = 0;
   int64_t here = 0;
-  bool may_exceed = false;  // more than in the recording will do
+  bool may_exceed = false;  // a larger value than in the recording is allowed
 };
 
 // What the recorded steps need of an executor.

@@ -88,7 +88,7 @@ std::string row_difference(const ModelRunnerOutput& recorded,
                            const RowOutput& recorded_row,
                            const ModelRunnerOutput& got,
                            const RowOutput& got_row) {
-  // In the order in which one explains the next: other tokens are a cause of other counts.
+  // A cause before its effects: other tokens can cause other counts.
   const std::string found[] = {
       id_difference("token",
                     slice(recorded.token_ids, recorded_row.tokens),

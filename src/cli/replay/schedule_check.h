@@ -13,8 +13,8 @@
 namespace warprow {
 
 // Checks the messages of steps against each other and against the limits of the run, without a model: which rows live,
-// how far each has come, which blocks and pages it holds, that prompts kept to their limit beside decoding rows, that nobody else
-// holds a block that it writes, and that each output belongs to its step. Needs no ids.
+// how far each has come, which blocks and pages it holds, that prompts kept to their limit beside decoding rows, that no
+// other row holds a block that it writes, and that each output belongs to its step. Needs no ids.
 //
 // Rows that began before the first message are checked from their first appearance on, their blocks as far as they are
 // known.

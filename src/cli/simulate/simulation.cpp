@@ -110,11 +110,11 @@ class Simulation {
     return true;
   }
 
-  // When the client sends the next request of the trace: not while as many are under way as may be.
+  // When the client sends the next request of the trace: not while max_concurrency requests are under way.
   [[nodiscard]] double sent_s() const {
     return std::max(trace_.requests[next_].arrival_s, full_until_s_);
   }
-  // When it is at the scheduler.
+  // When that request reaches the scheduler.
   [[nodiscard]] double due_s() const { return sent_s() + way_s(); }
   [[nodiscard]] double way_s() const { return 1e-6 * costs_.request_us; }
 

@@ -33,8 +33,8 @@ bool prefix_caching(EngineConfig& config, const VerifySizes& /*sizes*/) {
 }
 
 // Room for little more than two of the longest requests. A longer max_model_len would not fit. A row has its states from
-// its first step on, so with states the room is for those of two rows and little more than one row's keys and values;
-// checkpoints would take the blocks that are to be missing.
+// its first step on, so with states the room is for those of two rows and little more than one row's keys and values.
+// Checkpoints would take blocks too, so the prefix cache is off then.
 bool few_blocks(EngineConfig& config, const VerifySizes& sizes) {
   config.max_model_len = static_cast<int32_t>(sizes.max_len + 1);
   const int64_t of_longest = sizes.max_len / config.block_size + 2;

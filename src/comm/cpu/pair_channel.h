@@ -41,7 +41,7 @@ class PairChannel {
   ProgressWord& sent() { return words_[0]; }
   ProgressWord& taken() { return words_[1]; }
   [[nodiscard]] std::byte* slot() const { return slots_ + at_ * slot_bytes_; }
-  // The next slot is not a remainder of passed_, which wraps around.
+  // The next slot is counted apart: passed_ % num_slots_ could skip slots where passed_ wraps around.
   uint32_t pass() {
     at_ = at_ + 1 == num_slots_ ? 0 : at_ + 1;
     return ++passed_;

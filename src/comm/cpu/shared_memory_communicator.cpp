@@ -174,8 +174,8 @@ class SharedMemoryCommunicator final : public CpuCommunicator {
     return true;
   }
 
-  // Rank r needs only share r of the others' values. It leaves the sum in its own slot at that share, which nobody
-  // else reads before.
+  // Rank r needs only share r of the others' values. It leaves the sum in its own slot at that share, which no other rank
+  // reads before.
   bool sum_by_shares(ComputePool& pool, std::span<float> chunk) {
     const auto n = static_cast<int64_t>(chunk.size());
     const auto share_of = [&](int32_t rank) {

@@ -19,9 +19,9 @@ size_t tcp_communicator_bytes(int32_t size);
 // as ranks in ascending order. The host group outlives it.
 std::unique_ptr<Communicator> make_tcp_communicator(TcpHostGroup& group,
                                                     const std::vector<int32_t>& members);
-// Over connections that were made. With `outbox_bytes` a send does not wait before this many bytes to a member lie unread:
-// between the stages of a pipeline the last one must not wait for one that waits for it (runner/stage_link.h). The group
-// then only sends and receives.
+// Over connections that were made. With `outbox_bytes` a send waits only if a member has not read this many bytes: the last
+// stage of a pipeline must not wait for a stage that waits for it (runner/stage_link.h). The group then only sends and
+// receives.
 std::unique_ptr<Communicator> make_tcp_communicator(TcpMesh mesh,
                                                     AbortFlag& abort,
                                                     size_t outbox_bytes = 0);

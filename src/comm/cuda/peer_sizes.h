@@ -6,8 +6,8 @@
 
 namespace warprow::cuda {
 
-// The regions of a tensor-parallel group, and those of the stages of a pipeline. Between stages a send does not wait before
-// the results of stages + 1 steps lie unread, of kMostResultBytes each (comm/cpu/shared_memory_communicator.h).
+// The regions of a tensor-parallel group, and those of the stages of a pipeline. Between stages a send waits only if the
+// receiver has not read the results of stages + 1 steps, of kMostResultBytes each (comm/cpu/shared_memory_communicator.h).
 PeerSizes tensor_sizes();
 PeerSizes stage_sizes(int32_t num_stages);
 

@@ -175,7 +175,7 @@ struct Held {
 };
 
 // A chunk takes a quarter of the block's part of the region. A slot is written again four chunks later: by then the other
-// rank has told of the chunk two before that, behind a barrier after it read the slot.
+// rank has signalled the chunk two before that (tell_all), behind a barrier after it read the slot.
 __device__ __forceinline__ uint4* pair_slot(const PeerGroup& g, int32_t to, uint32_t seq) {
   return reinterpret_cast<uint4*>(g.regions[to] + g.layout.large +
                                   (int64_t{blockIdx.x} * 4 + (seq & 3U)) * kLargeSlot);
@@ -317,8 +317,8 @@ __device__ __forceinline__ bool sum_shares(const PeerGroup& g,
   return true;
 }
 
-// A slot of a chunk is written again two chunks later: by then the other rank has told of the chunk between, behind a
-// barrier after it read the slot.
+// A slot of a chunk is written again two chunks later: by then the other rank has signalled the chunk between (tell_all),
+// behind a barrier after it read the slot.
 __global__ void __launch_bounds__(kLargeThreads) sum_in_shares(const __grid_constant__ PeerGroup g,
                                                                Sum a) {
   pdl_wait();

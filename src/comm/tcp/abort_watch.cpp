@@ -80,7 +80,7 @@ void AbortWatch::listen(size_t member) {
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
-  gone_[member] = true;  // whatever it says, it says no more
+  gone_[member] = true;  // only its first message counts, or the connection's end
   if (received <= 0) {
     const bool silent = received < 0 && errno != ECONNRESET;
     abort_.raise(mesh_.ranks[member],

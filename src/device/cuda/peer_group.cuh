@@ -15,7 +15,8 @@ __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* at) {
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
   return v;
 }
-// What this thread and, behind a barrier of the block, its other threads did before is visible to who sees the value.
+// What this thread and, behind a barrier of the block, its other threads did before is visible to a thread that loads the
+// value with load_acquire.
 __device__ __forceinline__ void store_release(uint32_t* at, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }

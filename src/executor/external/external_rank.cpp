@@ -61,7 +61,7 @@ class ExternalRank {
         return;
       }
     } catch (const std::exception& error) {
-      // Before the rank is taken apart: that waits for its device, which may wait for the other ranks.
+      // Report it before the rank is destroyed: that waits for the device, which may wait for the other ranks.
       give_up(AbortPhase::kStep, error.what());
       throw StartupError(ErrorCode::kInternal,
                          fmt::format("rank {} of {} failed in a step: {}",

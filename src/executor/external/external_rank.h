@@ -11,8 +11,8 @@ namespace warprow {
 // runs the steps that rank 0's executor sends, until told to stop. SIGINT and SIGTERM reach all ranks; rank 0 then lets
 // its requests end, so this one goes on for a while.
 //
-// Throws StartupError: it cannot start, or it or another rank has failed. The process then ends at once: two seconds
-// after a failure it is ended by a thread, should its device still wait for the others.
+// Throws StartupError if it cannot start, or if it or another rank has failed. The caller then ends the process. If the
+// process still lives two seconds after a failure, since its device waits for other ranks, a thread ends it.
 void run_external_rank(const EngineConfig& config, const Launch& launch, const WrapRank& wrap = {});
 
 }  // namespace warprow

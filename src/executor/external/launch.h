@@ -35,7 +35,7 @@ struct Launch {
 // A variable of the environment; nullopt if it is unset or empty.
 using ReadVariable = std::function<std::optional<std::string>(const std::string& name)>;
 
-// Reads rank and size from the first launcher that is there, in this order:
+// Reads rank and size from the first launcher whose variables are set, in this order:
 //
 //   RANK, WORLD_SIZE                           torchrun, scripts
 //   OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE mpirun of Open MPI
@@ -43,9 +43,10 @@ using ReadVariable = std::function<std::optional<std::string>(const std::string&
 //   SLURM_PROCID, SLURM_NTASKS                 srun
 //   LWS_WORKER_INDEX, LWS_GROUP_SIZE           a LeaderWorkerSet of Kubernetes
 //
-// The first three must agree where several are there. The others count only alone: they may describe what started another
-// launcher. MASTER_ADDR and MASTER_PORT say where rank 0 is. Without MASTER_PORT it is 29500; MASTER_ADDR may be missing
-// if the launcher says that all ranks are on one host, or gives LWS_LEADER_ADDRESS.
+// If several of the first three are set, they must agree. The last two count only if none of the first three is set:
+// they may describe the system that started another launcher. MASTER_ADDR and MASTER_PORT say where rank 0 is. Without
+// MASTER_PORT it is 29500; MASTER_ADDR may be missing if the launcher says that all ranks are on one host, or gives
+// LWS_LEADER_ADDRESS.
 // kInvalidArgument names variable, value and limit.
 Result<Launch> read_launch(const ReadVariable& variable);
 // Of this process.

@@ -15,7 +15,8 @@
 namespace warprow {
 
 // Messages between rank 0 and another rank over TCP, those of the rings (message_ring.h) and a few more. Each has a
-// header with its kind, its length, which is bounded, and a checksum of its bytes; nothing is used before these fit.
+// header with its kind, its length, which is bounded, and a checksum of its bytes. All are checked before a message is
+// used.
 //
 // Owns: the socket.
 // Thread: one sends and one receives.

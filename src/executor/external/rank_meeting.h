@@ -38,7 +38,7 @@ Introduction introduce(const EngineConfig& config);
 std::string disagreement(const std::vector<Introduction>& ranks);
 
 std::string encode(const Introduction& introduction);
-// kCorrupt for what is none.
+// kCorrupt if the bytes are no introduction.
 Result<Introduction> decode_introduction(const std::string& bytes);
 
 // The ranks that a launcher started, and what they compute together through: they have found each other, agree on the

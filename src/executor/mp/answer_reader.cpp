@@ -117,7 +117,7 @@ void AnswerReader::add_output(const RingMessage& message) {
   notify();
 }
 
-// Under the lock, so that nobody is notified after set_wake_up(nullptr).
+// Under the lock, so that wake_up_ is not notified after set_wake_up(nullptr).
 void AnswerReader::notify() {
   changed_.notify_all();
   if (wake_up_ != nullptr) {

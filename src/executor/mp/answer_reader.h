@@ -30,7 +30,8 @@ class AnswerReader {
  public:
   AnswerReader(RankMemory& memory, int32_t output_rank);
 
-  // Waits until every rank is ready; what the output rank said. Throws StartupError of the first rank that is not.
+  // Waits until every rank is ready. Returns the output rank's message. Throws the StartupError of the first rank that
+  // cannot start.
   RankReady wait_until_ready();
 
   // The future replies to operation `id`, from one rank or, with -1, from all. Call it before the ranks get it.

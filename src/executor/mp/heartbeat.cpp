@@ -23,7 +23,7 @@ void beat(ControlBlock& control, int32_t rank, int life_fd, int stop_fd) {
     if (fds[1].revents != 0) {
       return;
     }
-    if (fds[0].revents != 0) {  // nobody writes: the other end is closed
+    if (fds[0].revents != 0) {  // never written to: the parent's end is closed
       ::_exit(kRankOrphaned);
     }
     if (control.abort.raised() && ++beats_after_abort > kBeatsAfterAbort) {

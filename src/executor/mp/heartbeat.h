@@ -8,9 +8,9 @@
 
 namespace warprow {
 
-// A rank's thread that shows the parent that the process runs, and ends the process when nobody needs it any more: at
-// once when the parent is gone, and two seconds after an abort if the rank has not ended by itself, since its device
-// or a library may wait for ranks that are gone.
+// A rank's thread that shows the parent that the process runs. It also ends the process: at once when the parent is gone,
+// and two seconds after an abort if the rank has not ended by itself, since its device or a library may wait for ranks
+// that are gone.
 //
 // Owns: the thread, which the destructor ends at once.
 class Heartbeat {

@@ -62,8 +62,8 @@ std::chrono::seconds step_limit(const EngineConfig& config, const std::string& d
   return device == "cuda" ? kOnGpu : kOnCpu;
 }
 
-// The program of the ranks. A rank that started ranks would never end doing so: it runs a program which does not know
-// what its arguments say.
+// The program of the ranks. Throws in a process that was itself started as a rank, but whose program does not call
+// rank_main: it would start ranks without end.
 std::string worker_binary(const EngineConfig& config) {
   std::ifstream file("/proc/self/cmdline");
   std::vector<std::string> words;
@@ -78,8 +78,9 @@ std::string worker_binary(const EngineConfig& config) {
   return config.worker_binary.empty() ? "/proc/self/exe" : config.worker_binary;
 }
 
-// One process for each rank. With a launcher the first alone: it carries messages to the others. A step is one message to all of them through shared memory, and its output one message
-// from the output rank. A step with grammar rows takes a second message, with the masks.
+// One process for each rank. With a launcher, only rank 0's process: it carries messages to the other ranks. A step is one
+// message to all ranks through shared memory, and its output is one message from the output rank. A step with grammar rows
+// takes a second message, with the masks.
 //
 // Owns: the processes, the shared memory, a thread that reads answers and one that watches the processes.
 class MpExecutor final : public Executor {

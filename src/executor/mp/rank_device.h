@@ -14,8 +14,8 @@ namespace warprow {
 // A rank's device, as ranks tell each other before they load.
 std::string describe_rank_device(const DeviceFacts& facts);
 
-// Refuses ranks on several kinds of devices, by what all have told, by rank: they would wait for the slowest one, and
-// would not compute the same bits.
+// Refuses ranks on several kinds of devices: they would wait for the slowest one, and would not compute the same bits.
+// devices: describe_rank_device of each rank, by rank.
 Result<void> check_rank_devices(const std::vector<std::string>& devices);
 
 // Refuses --device cuda of one of several ranks whose GPU cannot be used, for this reason; "" if it can.

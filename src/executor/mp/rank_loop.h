@@ -22,8 +22,9 @@ struct RankLinks {
   bool sends_digests = false;       // of each step's results
 };
 
-// What a rank process does after start-up: takes the messages of the parent's executor, passes them to its own, which
-// has this rank alone, and takes each step's output as soon as the device has it. The output rank sends the outputs on; the other ranks drop theirs.
+// What a rank process does after start-up: takes the messages of the parent's executor, passes them to its own executor,
+// which has this rank alone, and takes each step's output as soon as the device has it. The output rank sends the outputs
+// on; the other ranks drop theirs.
 //
 // Owns: nothing.
 // Thread: the rank's main thread, which submits.

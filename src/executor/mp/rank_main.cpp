@@ -56,7 +56,7 @@ void send(RingWriter& answers, FromRank kind, const Message& message) {
   answers.write(static_cast<uint32_t>(kind), bytes);
 }
 
-// What a rank computes together with the others through.
+// The communicators of a rank, and its share of the host.
 //
 // Owns: all of it.
 class Transport {
@@ -100,7 +100,7 @@ class SharedTransport final : public Transport {
   std::unique_ptr<HostGroup> all_;
 };
 
-// Rank 0 of those that a launcher started. To the executor it stands for all of them.
+// Of rank 0 where a launcher started the ranks. Its process relays the executor's messages to the other ranks.
 class LaunchedTransport final : public Transport {
  public:
   LaunchedTransport(const EngineConfig& config, const RankPlace& place, RankMemory& memory)
@@ -129,7 +129,7 @@ int run(const RankMemory& memory, const RankLinks& links, const RankPlace& place
     RankLoop loop(links, place.rank, place.rank == place.output_rank(), rank.executor());
     return loop.run() ? kRankStopped : kRankAborted;
   } catch (const std::exception& error) {
-    // Before the rank is taken apart: that waits for its device, which may wait for the other ranks.
+    // Report it before the rank is destroyed: that waits for the device, which may wait for the other ranks.
     links.state.fail(error.what());
     memory.control->abort.raise(place.rank, AbortPhase::kStep);
     return kRankFailed;

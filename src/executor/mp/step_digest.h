@@ -8,7 +8,7 @@
 
 namespace warprow {
 
-// What a rank of the last stage got from a step, in short. It is the same on all of them, or the run is of no use:
+// Hashes of a rank's results of a step, on the last stage. They must be equal on all of its ranks, or the run is invalid:
 // contracts.tensor-parallel.
 struct StepDigest {
   int64_t step = 0;

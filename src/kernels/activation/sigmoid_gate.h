@@ -7,7 +7,7 @@
 
 namespace warprow {
 
-// Scales each row by a gate that a row of another matrix opens.
+// Scales each row of y by a gate, the sigmoid of a linear function of x's row.
 //
 // Formula: y[t, i] *= sigmoid(sum over k of gate[k] * x[t, k]), sigmoid(v) = 1 / (1 + e^-v).
 // Shapes: x [T, inputs], gate [inputs], y [T, width] (any row strides); T may be 0.

@@ -6,7 +6,7 @@
 
 namespace warprow {
 
-// Opens and closes each element by a gate of its own.
+// Multiplies each element by the sigmoid of its own gate value.
 //
 // Formula: y[t, i] *= sigmoid(gate[t, i]), sigmoid(v) = 1 / (1 + e^-v).
 // Shapes: gate, y [T, width] (any row strides); T may be 0.

@@ -14,10 +14,10 @@ namespace warprow {
 // Attention of a step's queries over the paged KV cache. One call takes prefill, decode and mixed batches.
 //
 // Formula: query i of batch row r has position p = seq_lens[r] - (query count of row r) + i. It sees keys
-//   [max(0, p - window + 1), p]; if not causal, all seq_lens[r] keys, or those less than window from p. s_j = scale * q . k_j, with a soft cap
-//   c * tanh(s_j / c); out = sum_j e^(s_j) v_j / (sum_j e^(s_j) + e^(sink of the head)); lse = log of the
-//   denominator.
-// Shapes: q [T, Hq * head_dim_k] (any row stride: a window of the QKV buffer); out [T, Hq * head_dim_v];
+//   [max(0, p - window + 1), p]; if not causal, all seq_lens[r] keys, or those at a distance below window from p.
+//   s_j = scale * q . k_j, with a soft cap c * tanh(s_j / c); out = sum_j e^(s_j) v_j / (sum_j e^(s_j) + e^(sink of the
+//   head)); lse = log of the denominator.
+// Shapes: q [T, Hq * head_dim_k] (any row stride: columns of the QKV buffer); out [T, Hq * head_dim_v];
 //   block_table: kernel block ids by row; idx_mapping [R]: batch position -> row of block_table, negative for
 //   padding; query_start_loc [R + 1]; seq_lens [R], including this step's tokens; sinks [Hq] or empty; lse
 //   [T, Hq] or empty.
@@ -30,11 +30,10 @@ namespace warprow {
 //   begin at fixed positions (cpu/paged_attention_loops.h). With AVX-512 BF16 or AMX, a bf16 cache and head
 //   sizes that are multiples of 32, queries and softmax weights are rounded to bf16. The result for a query and head is
 //   a function of that query and its keys: bit-equal for any batch, chunk, block size and thread count.
-// Preconditions: Hq is a multiple of the number of KV heads; the cache is f32, bf16 or of 8-bit floats with scales,
-//   which count as factors of its keys and values, and it holds this step's
-//   keys and values; scratch has paged_attention_scratch_bytes. Output rows of padding tokens are not
-//   written. CUDA: q, out and cache are all bf16, or all float32 (plain/plain_attention.h); with a cache of 8-bit floats
-//   q and out are bf16 (native/operands.cuh).
+// Preconditions: Hq is a multiple of the number of KV heads; the cache is f32, bf16 or of 8-bit floats with scales
+//   (a key or value is the element times its scale), and it holds this step's keys and values; scratch has
+//   paged_attention_scratch_bytes. Output rows of padding tokens are not written. CUDA: q, out and cache are all bf16, or
+//   all float32 (plain/plain_attention.h); with a cache of 8-bit floats q and out are bf16 (native/operands.cuh).
 // Origin: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Kwon et al.,
 //   "PagedAttention", 2023; sinks as in gpt-oss: a logit without a value.
 struct PagedAttentionArgs {
@@ -55,8 +54,8 @@ struct PagedAttentionArgs {
   bool causal = true;
   // CUDA: the first num_decode_rows rows have at most decode_len tokens each and num_decode_toks together
   // (padded). A decode kernel takes them. It splits long rows according to the lengths of the whole batch; with
-  // batch_invariant on Hopper only between parts (native/parts.h), and on other GPUs the kernel for prompts takes all
-  // rows.
+  // batch_invariant it splits only at the borders of parts (native/parts.h; on Hopper; on other GPUs the kernel for
+  // prompts takes all rows).
   int32_t num_decode_rows = 0;
   int32_t num_decode_toks = 0;
   int32_t decode_len = 1;

@@ -7,7 +7,7 @@
 
 namespace warprow {
 
-// The residual stream as activations, for products without a norm in front.
+// Converts the residual stream to activations, for products without a norm before them.
 //
 // Formula: out[t, i] = x[t, i], in out's element type.
 // Shapes: x, out [T, width] (any row strides).

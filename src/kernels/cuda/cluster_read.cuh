@@ -14,7 +14,7 @@ __device__ __forceinline__ void cluster_sync() {
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 }
-// What stands at this address of the own shared memory in that of another CTA.
+// Loads the float at this address, `own`, from the shared memory of another CTA.
 __device__ __forceinline__ float load_remote(const float* own, int rank) {
   float v;
   asm volatile("ld.shared::cluster.f32 %0, [%1];"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cuda_fp8.h>
 
-// 8-bit floats of a KV cache: e4m3, or e5m2.
+// 8-bit floats: e4m3, or e5m2.
 namespace warprow::cuda {
 
 // Two of them, in the lower bytes, as halves. Exact.

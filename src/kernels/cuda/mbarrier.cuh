@@ -12,8 +12,8 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// On another CTA's mbarrier; the address is remote_address's. Without a wider scope, which would cost a fence: it only
-// says that this thread has used what TMA and wgmma wrote and read.
+// Arrives on another CTA's mbarrier; the address is remote_address's. The scope is the CTA, since a wider one would cost a
+// fence. That is enough: the arrival only says that this thread is done with data that TMA writes and wgmma reads.
 __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

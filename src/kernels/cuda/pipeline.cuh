@@ -5,8 +5,9 @@
 
 #include <cstdint>
 
-// Rings of stages in shared memory between a producer and its consumers (sm_90a). A stage has two mbarriers: full, on
-// which its bytes or fillers count, and empty, on which its users arrive. The full barriers of all stages come first.
+// Rings of stages in shared memory between a producer and its consumers (sm_90a). A stage has two mbarriers. `full` counts
+// the bytes that TMA writes, or the arrivals of those that fill the stage; `empty` counts the arrivals of its users. The full
+// barriers of all stages come first.
 namespace warprow::cuda {
 
 // By number: fill n goes to stage n % kStages, so that several fills can be waited for at once.

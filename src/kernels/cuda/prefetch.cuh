@@ -5,7 +5,7 @@
 
 namespace warprow::cuda {
 
-// Brings memory to L2: 16-byte aligned, a multiple of 16 bytes. Nothing happens on GPUs before 9.0.
+// Prefetches memory to L2: 16-byte aligned, a multiple of 16 bytes. Does nothing below compute capability 9.0.
 __device__ __forceinline__ void prefetch_to_l2(const void* from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

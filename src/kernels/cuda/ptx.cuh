@@ -3,23 +3,23 @@
 
 #include <cstdint>
 
-// Instructions of a warp or a thread that C++ has no word for (sm_80 and later), each once. What Hopper alone has:
-// mbarrier.cuh, tma.cuh, wgmma.cuh, cluster.cuh.
+// Wrappers of PTX instructions of a warp or a thread (sm_80 and later), each once. Those of Hopper alone are in mbarrier.cuh,
+// tma.cuh, wgmma.cuh and cluster.cuh.
 namespace warprow::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Lane 0's v, where all lanes have the same. The compiler then knows that they do. Where all branches on the way are on
-// such values too, it computes addresses once a warp, in uniform registers.
+// Returns lane 0's v; all lanes have the same. It tells the compiler so: if all branches before depend on such values alone,
+// the compiler computes addresses from v once a warp, in uniform registers.
 template <typename T>
 __device__ __forceinline__ T warp_uniform(T v) {
   return __shfl_sync(~0U, v, 0);
 }
 
-// Adds to a counter of the GPU and returns what it was. What the thread wrote or synchronised with before is visible to
-// whoever sees the sum by the same function. Cheaper than atomicAdd between two __threadfence().
+// Adds to a counter in global memory and returns its old value. What the thread wrote or synchronised with before is visible
+// to a thread that reads the sum by the same function. Cheaper than atomicAdd between two __threadfence().
 __device__ __forceinline__ int32_t add_acq_rel(int32_t* at, int32_t v) {
   int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"

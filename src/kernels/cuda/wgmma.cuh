@@ -45,8 +45,8 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
          static_cast<uint64_t>(leading >> 4) << 16 | ((shared & 0x3ffff) >> 4);
 }
 
-// A wgmma_operand so many bytes further: its address is in units of 16 bytes, in the lower bits. One addition, where all lanes
-// are known to have the same.
+// A wgmma_operand so many bytes further: its address is in units of 16 bytes, in the lower bits. This takes one addition if
+// the compiler knows that all lanes have the same operand.
 __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes) {
   const auto lower = static_cast<uint32_t>(operand) + static_cast<uint32_t>(bytes / 16);
   return (operand & 0xffffffff00000000ULL) | lower;

@@ -21,7 +21,7 @@ struct GatedDeltaShape {
   bool tiled =
       false;  // value heads repeat the order of the key heads; else those of a key head follow each other
 
-  // That serves a value head.
+  // The key head that serves a value head.
   [[nodiscard]] WR_HD int32_t key_head(int32_t value_head) const {
     return tiled ? value_head % num_key_heads : value_head / (num_value_heads / num_key_heads);
   }
@@ -30,7 +30,7 @@ struct GatedDeltaShape {
   [[nodiscard]] WR_HD int64_t value_size() const { return int64_t{num_value_heads} * value_dim; }
   // Queries, keys and values: what the convolution runs over.
   [[nodiscard]] WR_HD int64_t num_channels() const { return 2 * key_size() + value_size(); }
-  // Those of a value head.
+  // The channels of a value head.
   [[nodiscard]] WR_HD int32_t head_channels() const { return 2 * key_dim + value_dim; }
   [[nodiscard]] WR_HD int64_t conv_floats() const { return (conv_len - 1) * num_channels(); }
   [[nodiscard]] WR_HD int64_t head_floats() const { return int64_t{key_dim} * value_dim; }
@@ -72,9 +72,9 @@ struct StatePages {
 //   state behind it do not depend on how tokens are cut into steps.
 // Preconditions: conv_len is 2 to kMaxConvLen; CUDA: fits_cuda. A CPU overwrites q, k and v. A row whose seq_len equals
 //   its tokens starts from zeros. Rows past the step's have row -1. Results of padding tokens are undefined. The state
-//   behind a row's last token that is no draft is stored in its own pages, and the state at the last multiple of unit before
-//   that token in the checkpoint's, if the step passes it. With num_sampled the tokens are the accepted drafts of a step, as
-//   qkvz and ba had them there, without z: they enter the stored states, in a call behind the step's; out is scratch.
+//   after a row's last token that is not a draft is stored in its own pages, and the state at the last multiple of unit before
+//   that token in the checkpoint's, if the step passes it. With num_sampled the call follows that of a step and advances the
+//   stored states by the step's accepted drafts: qkvz and ba are the step's, without z; out is scratch.
 // Origin: Yang et al., "Gated Delta Networks", 2024.
 struct GatedDeltaArgs {
   GatedDeltaShape shape;
@@ -91,7 +91,8 @@ struct GatedDeltaArgs {
   View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
   View<const int32_t, 1> seq_lens;         // [max_num_seqs]
   int32_t num_decode_rows = 0;             // the first rows, which have a token each; CUDA
-  // AttentionBatch's; empty: there are no drafts. And [max_num_seqs] or empty: 1 + the accepted drafts of a row with drafts.
+  // cu_num_logits: AttentionBatch's; empty: there are no drafts. num_sampled: [max_num_seqs] or empty: 1 + the number of
+  // accepted drafts of a row with drafts.
   View<const int32_t, 1> cu_num_logits = {};
   View<const int32_t, 1> num_sampled = {};
   StatePages pages;

@@ -22,16 +22,17 @@
 //   recurrence on 16 columns of the matrix, then warps norm the outputs. In a warp eight groups of lanes share the keys and
 //   four the columns. A few rows with many tokens would leave most SMs without work: on Hopper a cluster of four CTAs
 //   divides the columns of a head, with 8 in a warp, and its CTAs exchange outputs through shared memory.
-// Drafts: the state behind the last token that is none is stored on the way, as a checkpoint is. For the accepted ones the
-//   same code runs again without outputs; its CTAs then take several rows, as most have none.
+// Drafts: the state after the last token that is not a draft is stored when the CTA gets there, as a checkpoint is. For the
+//   accepted drafts the same code runs in a second kernel, without outputs. Its CTAs take several rows each, since most rows
+//   have no accepted drafts.
 // State: for each value head the last inputs of its own channels [conv_len - 1, 2 * key_dim + value_dim], queries, keys and
 //   values, then its matrix. Value heads of one key head each have that head's inputs, so CTAs share nothing.
 // Bytes moved: a row's state twice, once a step; qkvz of a key head once for each of its value heads.
 // Numerics: float32. A lane sums over its keys in order, then a butterfly over eight lanes: the same for every column, tile
 //   and number of tokens. o = exp(g) q^T S + (q^T k) change, with S before the token.
-// Preconditions: key_dim and value_dim are multiples of 4 and at most 128, conv_len at most 4. Pages of blocks of the table,
-//   lengths and states were written before the kernel before the last one with griddepcontrol.wait in front of its
-//   griddepcontrol.launch_dependents; they are read before griddepcontrol.wait.
+// Preconditions: key_dim and value_dim are multiples of 4 and at most 128, conv_len at most 4. Block table, lengths and states
+//   are read before griddepcontrol.wait. So between the kernels that wrote them and this one there is a kernel that calls
+//   griddepcontrol.wait before griddepcontrol.launch_dependents.
 namespace warprow::cuda {
 namespace {
 
@@ -160,7 +161,7 @@ struct Numbers<4> {
   using Vector = float4;
 };
 
-// Clusters alone have two columns a lane, so nothing uses those for older GPUs.
+// Only clusters have two columns a lane, so code for older GPUs does not use these two.
 [[maybe_unused]] __device__ __forceinline__ void unpack(const float2& from, float (&to)[2]) {
   to[0] = from.x, to[1] = from.y;
 }
@@ -286,7 +287,7 @@ struct ValueTile {
   float z[kTile][kWidth];  // after silu
 };
 
-// What a CTA brings to shared memory before its first tile, since each access to it would otherwise be another wait.
+// What a CTA loads to shared memory before its first tile. Without it, each later access would wait for global memory.
 struct HeadConstants {
   int32_t start[kMaxHeadPages];  // cells of the head's pages
   int32_t own[kMaxHeadPages];
@@ -450,7 +451,7 @@ __device__ __forceinline__ void prepare(const GatedDeltaShape& s,
   }
 }
 
-// Advances a warp's columns by token t of the tile and leaves their outputs in place of the values. first_column: the
+// Advances a warp's columns by token t of the tile, and overwrites the token's values with the outputs. first_column: the
 // lane's, in the tile.
 template <int kKeys, int kColumns, int kWidth>
 __device__ __forceinline__ void advance(Matrix<kKeys, kColumns>& m,
@@ -638,7 +639,7 @@ struct HeadShared {
   HeadConstants constants;
 };
 
-// A head of a row. wait(): before what earlier kernels of the step write.
+// A head of a row. wait(): called before the first read of what earlier kernels of the step write.
 template <typename T, int kKeys, typename Wait>
 __device__ __forceinline__ void advance_head(const Params<T>& a,
                                              const Place<T>& place,
@@ -726,7 +727,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) advance_heads(
   });
 }
 
-// The accepted drafts of a step enter the states: for all rows that there may be, of which few have any.
+// Advances the states by a step's accepted drafts. The grid covers all rows of a step, of which few have accepted drafts.
 template <typename T, int kKeys>
 __global__ void __launch_bounds__(kMaxThreads, 2) take_accepted(
     const __grid_constant__ Params<T> a) {
@@ -745,7 +746,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) take_accepted(
 }
 
 // A head of a row by a cluster: each CTA has a part of the columns. Four of its warps run the recurrence on a tile, while
-// the others finish the tile before and prepare the one behind. They meet once a tile, with those of the other CTAs.
+// the others finish the tile before and prepare the next one. All warps of the cluster synchronise once a tile.
 template <typename T>
 __global__ void WR_CLUSTER_DIMS(kSplit) __launch_bounds__(kSplitThreads, 1)
 advance_split_heads(const __grid_constant__ Params<T> a) {
@@ -885,7 +886,7 @@ void launch_heads(Stream& stream, Params<T> params, int64_t first, int64_t rows)
   }
 }
 
-// About two CTAs for each place of a CTA on an SM; each takes every so many-th row.
+// About twice as many CTAs as fit on the SMs at once; CTAs take rows in turn.
 template <typename T, int kKeys>
 void launch_accepted(Stream& stream, const Params<T>& params) {
   const GatedDeltaShape& shape = params.shape;
@@ -907,7 +908,7 @@ void launch_split_heads(Stream& stream, Params<T> params, int64_t first, int64_t
   launch(stream, "gated_delta", {grid, kSplitThreads}, advance_split_heads<T>, params);
 }
 
-// Whether clusters take the rows behind the decode rows: an SM is left for each CTA, and they have several tiles.
+// Whether clusters take the rows behind the decode rows: there is an SM for each CTA, and the rows have several tiles.
 bool splits_heads(const DeviceFacts& device,
                   const GatedDeltaShape& shape,
                   int64_t rows,

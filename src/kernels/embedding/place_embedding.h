@@ -9,9 +9,9 @@
 
 namespace warprow {
 
-// Adds what an encoder learned of a token's place: its position and its segment (token type).
+// Adds the learned embeddings of a token's position and of its segment (token type), for encoders.
 //
-// Formula: x[t] += positions_table[positions[t] + first_position] + segments_table[ids[t] >> kSegmentShift]. A place that
+// Formula: x[t] += positions_table[positions[t] + first_position] + segments_table[ids[t] >> kSegmentShift]. An index that
 //   a table does not have adds nothing.
 // Shapes: x [T, width], rows contiguous; positions_table [.., width], segments_table [.., width], or empty.
 // Mapping: CPU: rows in parallel. CUDA: a thread an element.

@@ -8,7 +8,7 @@
 
 namespace warprow {
 
-// Sums what a row's experts yielded.
+// Sums the outputs of a row's experts, times their weights.
 //
 // Formula: v[t, i] = sum over j in ascending order of weights[t, j] * x[places[t * num_chosen + j], i];
 //   y[t, i] = v[t, i], or with `add` y[t, i] += v[t, i]. With next_norm, then the first half of the norm of y's rows, as
@@ -17,7 +17,8 @@ namespace warprow {
 //   are not written.
 // Mapping: CPU: rows in parallel. CUDA: eight elements of a row a thread.
 // Numerics: float32, a fused multiply-add a term from zero on; an element depends on its row's values alone.
-// Preconditions: y does not overlap x; width a multiple of 8, with next_norm of 64; other operations lie between route_experts and this one.
+// Preconditions: y does not overlap x; width a multiple of 8, with next_norm of 64; other operations lie between
+//   route_experts and this one.
 // Origin: own.
 struct CombineExpertsArgs {
   ConstActView x;

@@ -63,8 +63,8 @@ __device__ __forceinline__ void load_if(bool valid, const X* from, Eight<X>& to)
   }
 }
 
-// The first half of a norm of the eight columns of a row from `col` on, as leave_squares and its callers of four columns a
-// lane: here a lane has two adjacent ones of their lanes.
+// The first half of a norm, for eight columns of a row from `col` on, with the bits of leave_squares. There a lane has four
+// columns; here it has those of two adjacent lanes.
 template <typename X>
 __device__ __forceinline__ void begin_norm(const Sums<X>& a,
                                            int64_t row,
@@ -104,7 +104,7 @@ __device__ __forceinline__ void begin_norm(const Sums<X>& a,
 template <typename X>
 __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
   const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kVec;
-  // The lists and weights are older than the products, which waited for them.
+  // The experts' products waited for the lists and weights, so these may be read before pdl_wait.
   const int rows = a.num_rows == nullptr ? a.max_rows : min(a.max_rows, __ldcg(a.num_rows));
   bool waited = false;
   for (auto row = static_cast<int64_t>(blockIdx.x); row < rows; row += gridDim.x) {

@@ -20,8 +20,8 @@ namespace warprow {
 // Shapes: w [num_experts * n, k], the experts' matrices one below the other; x [T, k] or [T * num_chosen, k];
 //   y [T * num_chosen, n], with kSwiGlu [T * num_chosen, n / 2]. T may be 0. Rows of places that no real row has are not
 //   written.
-// Mapping: CPU: (expert, panels) over the compute pool, of experts that have rows. CUDA: a fixed grid over a list of
-//   (expert, tile of outputs, tile of places), which every CTA derives from lists.first.
+// Mapping: CPU: (expert, panels) over the compute pool, of experts that have rows. CUDA: a fixed grid over the items
+//   (tile of the work list lists.tiles, tile of the expert's outputs).
 // Bytes moved: the matrices of all experts that have rows, once.
 // Numerics: f32 accumulators; k in ascending order, in one chain (CUDA: of tensor-core steps of 16; CPU: as linear).
 //   A row's result depends on the row and its expert alone, bit for bit, whatever the others choose.

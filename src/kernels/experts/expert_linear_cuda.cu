@@ -39,7 +39,7 @@ void launch_sm90(Stream& stream,
     if constexpr (kKind == PackedKind::kMxfp4) {
       return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
     } else {
-      // With a mean of more than three places many experts have two tiles, whose matrix is read twice.
+      // With a mean of more than three places many experts have two tiles, and this kernel would read their matrices twice.
       if (kKind == PackedKind::kF8 && gemm.k % 16 == 0 && gemm.max_places <= 3 * gemm.num_experts) {
         return sm90_f8_unit_gemm(stream, gemm, args.epilogue);
       }

@@ -27,7 +27,7 @@ struct ExpertLists {
   // CUDA: dev [expert_tiles_room], the work list of products: {tiles, 0, 0, 0}, then for each tile {expert, first place,
   // places, 0}. A tile has at most expert_tile_places places of one expert.
   View<int32_t, 1> tiles = {};
-  // What the experts' matrices are. CUDA: tiles have the places that suit them.
+  // The format of the experts' matrices. CUDA: the number of places of a tile depends on it.
   PackedKind matrices = PackedKind::kBF16;
 };
 

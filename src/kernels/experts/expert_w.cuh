@@ -106,9 +106,9 @@ struct ExpertW<PackedKind::kBF16> {
   static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = 64;  // of a tile
   static constexpr int kTileBytes = 64 * 128;
-  static constexpr int kPending = 1;  // groups of wgmmas in flight behind the next step's
+  static constexpr int kPending = 1;  // groups of wgmmas in flight when the next step begins
 
-  // Of `count` tiles from `first` on, what is loaded: all, as TMA takes any coordinates.
+  // Bytes that are loaded for `count` tiles from `first` on: those of all tiles, since TMA accepts any coordinates.
   template <LinearEpilogue kEpilogue, int kTiles>
   __device__ static int loaded_bytes(const ExpertGemmArgs& /*a*/,
                                      int /*first*/,
@@ -219,15 +219,15 @@ struct ExpertW<PackedKind::kMxfp4> {
   static constexpr bool kHasSmallTiles = true;
   static constexpr int kInputs = kMxfp4TileCols;
   static constexpr int kTileBytes = kMxfp4TileBytes;
-  // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile, so each step ends before
-  // the next one dequantises. Other warpgroups keep the tensor cores busy.
+  // ptxas serialises wgmmas if registers with operands of later ones are written while they run. So each step ends before
+  // the next one dequantises; other warpgroups keep the tensor cores busy.
   static constexpr int kPending = 0;
 
-  // Of 64 rows.
+  // How many of `count` tiles of 64 rows, from `first` on, the matrix has.
   __device__ static int num_parts(const ExpertGemmArgs& a, int first, int count) {
     return max(0, min(count, (a.n + 63) / 64 - first));
   }
-  // Of 64 inputs, in a stage.
+  // Tiles of 64 inputs in a stage.
   template <int kTiles>
   __device__ static int num_tiles(const ExpertGemmArgs& a, int step) {
     return min(kTiles, (a.k + 63) / 64 - step * kTiles);

@@ -22,8 +22,8 @@
 //   fills a ring of its own, across the ends of units: tiles of w in one bulk copy, and one for each row of x. It reads a
 //   stage into registers and refills it before it multiplies.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once for 16 rows of w.
-//   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
-//   w before it waits for the preceding kernel.
+//   A product with x by place follows another product with the same list. That one waited for the list, so this one reads the
+//   list and loads w before it waits for the preceding kernel.
 // Numerics: as sm90_expert_gemm, bit for bit.
 // Preconditions: as sm90_expert_gemm; k a multiple of 16.
 // Origin: own design.
@@ -36,7 +36,7 @@ constexpr int kStages = 2;                           // of a warp
 constexpr int kStageTiles = 2;                       // of 128 inputs
 constexpr int kBlock = 8;                            // most places of a tile of the list
 constexpr int kRowBytes = kStageTiles * 256 + 16;    // of x; no bank conflicts
-constexpr int kExchangeBytes = 2 * kWarps * 32 * 8;  // half of the sums, by turns
+constexpr int kExchangeBytes = 2 * kWarps * 32 * 8;  // half of the sums, double-buffered
 constexpr int kTileSteps = kQuantTileCols / 16;
 
 struct Params {
@@ -162,7 +162,7 @@ class UnitWarp {
     const Bf16* x;       // the lane's row
     int4 coming;         // the work list's entry of the next unit
 
-    // Becomes the first tiles of `unit`, whose entry is the coming one.
+    // Moves to the first tiles of `unit`, whose entry is `coming`, and loads the next unit's entry.
     __device__ __forceinline__ void enter(const UnitWarp& of) {
       const Params& p = of.p_;
       tile = 0;
@@ -211,7 +211,7 @@ class UnitWarp {
     __syncwarp();
   }
   __device__ __forceinline__ void load_x(Feed& feed, int s) const {
-    if (feed.tile == 0) {  // not before w is on its way, as the slot may still be
+    if (feed.tile == 0) {  // only here, after the load of w: this waits for the load of the slot
       const int row = p_.a.slots != nullptr ? feed.slot / p_.a.num_chosen : feed.slot;
       feed.x = static_cast<const Bf16*>(p_.a.x) + row * p_.a.x_stride;
     }
@@ -244,7 +244,7 @@ class UnitWarp {
       }
     }
     if (feed_.unit < end_) {
-      fence_async_proxy();  // the stage was read as usual memory
+      fence_async_proxy();  // the stage was read by ld.shared and ldmatrix
       __syncwarp();
       load_w(feed_, s);
       load_x(feed_, s);

@@ -14,13 +14,13 @@
 
 // Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of up to eight places.
 // Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and the
-//   places of a tile. Rounds of up to kWarps adjacent units: each warp has one, and another one copies the rows of x of
-//   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp loads as many tiles of w into registers at a time, at
-//   the end of a unit those of its next one. It dequantises them where they are and multiplies by mma.sync m16n8k16. Units of
-//   16 rows spread the experts of a few rows of x evenly over the SMs.
+//   places of a tile. In a round up to kWarps warps have one of adjacent units each, and one more warp copies the rows of x of
+//   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp loads kDepth tiles of w into registers at a time; at
+//   the end of a unit it loads the first tiles of its next unit. It dequantises them in place and multiplies by mma.sync
+//   m16n8k16. Units of 16 rows spread the experts of a few rows of x evenly over the SMs.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
-//   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
-//   w before it waits for the preceding kernel.
+//   A product with x by place follows another product with the same list. That one waited for the list, so this one reads the
+//   list and loads w before it waits for the preceding kernel.
 // Numerics: as sm90_expert_gemm, bit for bit.
 // Preconditions: as sm90_expert_gemm; k a multiple of 32.
 // Origin: own design.
@@ -99,7 +99,7 @@ __device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = read_again();
   while (at < end) {
-    // Where the lane's row of a stage is in x. Null: no place's.
+    // Where the lane's row of a stage is in x. Null: the row has no place.
     const Bf16* own_row = nullptr;
     int num_rows = 0;
     at = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int, int) {
@@ -197,8 +197,8 @@ class Multiplier {
           "l"(policy_));
   }
 
-  // Rows of x were read as usual memory, and are overwritten by bulk copies. Without a fence loads that were issued, but wait
-  // behind those of w, may come behind the copy.
+  // The stage was read by ldmatrix, and a bulk copy overwrites it next. Without a fence, an ldmatrix that is issued but still
+  // queued behind loads of w may read after the copy has written.
   __device__ __forceinline__ void release() {
     fence_async_proxy();
     __syncwarp();
@@ -208,12 +208,12 @@ class Multiplier {
     ring_.next();
   }
 
-  // A unit whose first tiles are on their way; loads those of the next one.
+  // Computes a unit whose first tiles are being loaded, and starts to load those of the next unit.
   __device__ __forceinline__ void run_unit(const RoundUnit& unit, const RoundUnit& next) {
     unit.num_places == 0 ? skip(next) : multiply_unit(unit, next);
   }
 
-  // No unit: other warps have some.
+  // This warp has no unit in the round, but other warps have.
   __device__ __forceinline__ void skip(const RoundUnit& next) {
     const Source from(p_, next, lane_);
 #pragma unroll
@@ -226,7 +226,7 @@ class Multiplier {
     }
   }
 
-  // sum += w * x^T over the 64 inputs of loaded tile i. x: the lane's part of a stage's rows. both: not only 32 of them.
+  // sum += w * x^T over the 64 inputs of loaded tile i. x: the lane's part of a stage's rows. both: else only the first 32.
   __device__ __forceinline__ void multiply(float (&sum)[4],
                                            int i,
                                            uint32_t x,

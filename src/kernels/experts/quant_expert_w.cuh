@@ -114,7 +114,8 @@ struct ExpertTiles {
   static constexpr bool kDequantises = true;
   static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = kQuantTileCols;
-  // Room for 16 rows: with F8 one group; with float32 scales up to eight, with biases unless they are kTable's; else up to four with zero points.
+  // Room for 16 rows. F8: one group. Float32 scales: up to eight groups, with biases unless kTable. Else: up to four groups
+  // with zero points.
   static constexpr int kPartBytes =
       quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8      ? 4
                                                     : kKind == PackedKind::kTable ? 8 * 4

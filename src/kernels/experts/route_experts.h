@@ -23,8 +23,8 @@ enum class RouterScores : uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
 //   Then weights[t, j] *= scale, and *= expert_scales[choice j].
 // Shapes: logits [T, num_experts], weights [T, num_chosen]; T may be 0. Rows past *lists.num_rows are not read, and
 //   their weights not written.
-// Mapping: CPU: rows in parallel, the lists by one thread. CUDA: a warp a row, then one CTA for the lists; for few rows
-//   one CTA does both.
+// Mapping: CPU: rows in parallel, the lists by one thread. CUDA: a warp a row, then up to 64 CTAs for the lists; for few
+//   rows one CTA does both.
 // Numerics: float32. A row's choice and weights depend on its own logits alone.
 // Preconditions: num_chosen <= num_experts <= 1024, num_chosen <= 32. With several groups: equal ones of at least two
 //   experts, and num_chosen <= the experts of chosen_groups. CUDA: at most 32 groups.

@@ -65,7 +65,7 @@ void compute_weights(const RouteExpertsArgs& args,
   }
 }
 
-// Leaves the scores of the chosen groups' experts; those of others become -inf.
+// Keeps the scores of the chosen groups' experts; those of other groups become -inf.
 void keep_groups(const RouteExpertsArgs& args, float* scores) {
   const int32_t size = args.lists.num_experts / args.num_groups;
   const auto score_of = [&](int32_t group) {

@@ -9,9 +9,10 @@
 
 // Formula, shapes, preconditions: route_experts.h.
 // Mapping: a warp chooses a row's experts; a lane has every 32nd expert. The lists are a stable counting sort: each warp has
-//   adjacent slots, counts those of each expert, and places them behind the same expert's slots of earlier warps. Few rows
-//   take one CTA for all of it, the fewest one warp. For more rows a kernel chooses, leaves the choices in lists.places, and counts what each of
-//   up to kMaxCtas CTAs chose; a CTA of the next kernel places as many slots behind those of earlier CTAs.
+//   adjacent slots, counts those of each expert, and places them behind the same expert's slots of earlier warps. For few rows
+//   one CTA does everything, and up to 32 slots are sorted by one warp. For more rows one kernel chooses: up to kMaxCtas CTAs
+//   write their rows' choices to lists.places and count them. Then each CTA of a second kernel places the same rows' slots
+//   behind those of earlier CTAs.
 // Bytes moved: T * num_experts * 4, and some for each slot.
 // Numerics: float32; sums over experts: a lane's in order, then a butterfly over lanes.
 namespace warprow::cuda {
@@ -58,7 +59,7 @@ __device__ __forceinline__ uint32_t ordered(float v) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// The number of which `ordered` made this.
+// The inverse of `ordered`.
 __device__ __forceinline__ float number_of(uint32_t rank) {
   return __uint_as_float((rank & 0x80000000U) != 0 ? rank & 0x7fffffffU : ~rank);
 }
@@ -92,7 +93,7 @@ __device__ float two_largest(const float (&scores)[kPerLane], int first, int siz
   return sum;
 }
 
-// Leaves the scores of the chosen groups' experts; those of others become -inf.
+// Keeps the scores of the chosen groups' experts; those of other groups become -inf.
 template <int kPerLane>
 __device__ void keep_groups(const Routing& a, float (&scores)[kPerLane]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -117,7 +118,7 @@ __device__ void keep_groups(const Routing& a, float (&scores)[kPerLane]) {
   }
 }
 
-// What a row's experts are chosen by.
+// The scores by which a row's experts are chosen.
 template <int kPerLane>
 __device__ void sigmoid_scores(const Routing& a,
                                const float (&logits)[kPerLane],
@@ -417,7 +418,7 @@ __global__ void __launch_bounds__(1024) route_few(const Routing a) {
     route_row<kPerLane>(a, warp, chosen);
   }
   __syncthreads();
-  // Every thread knows all choices, so that those of `first` need no further exchange.
+  // Every thread reads all choices, so that a.first needs no further exchange.
   const int expert = lane < num_slots ? chosen[lane] : INT32_MAX;
   for (auto e = static_cast<int>(threadIdx.x); e <= a.num_experts;
        e += static_cast<int>(blockDim.x)) {

@@ -23,8 +23,8 @@
 //   waste little. One thread loads w into a ring of stages of 64 inputs, warps gather rows of x with cp.async. The ring runs
 //   on over items, so the next item's w is on its way while an item ends.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles, mostly from L2 after the first.
-//   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
-//   w before it waits for the preceding kernel.
+//   A product with x by place follows another product with the same list. That one waited for the list, so this one reads the
+//   list and loads w before it waits for the preceding kernel.
 // Numerics: float32 sums in one chain of steps of 16 inputs in the order of k, whatever kCols. mma.sync and wgmma yield the
 //   same bits.
 // Preconditions: n a multiple of 16, k and strides of 8; 16-byte aligned; sm_90a.
@@ -35,8 +35,8 @@ namespace sm90_expert_detail {
 
 template <typename W, int kCols>
 struct Sizes {
-  // Dequantising keeps more warps busy than multiplying: of few places more CTAs, else many groups, which get the registers that
-  // others leave.
+  // Dequantising needs more warps than multiplying: with few places more CTAs an SM, else more consumer warpgroups, which get
+  // registers of the other warps (setmaxnreg).
   static constexpr bool kDequantises = W::kDequantises;
   static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
   // Small tiles of w: two of them in a stage. 32 places of x are as many bytes as 128 rows of w, so four groups share them.
@@ -55,7 +55,7 @@ struct Sizes {
   static constexpr int kTiles = kHasPairs ? 2 : 1;     // of w in a stage
   static constexpr int kInputs = kTiles * W::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
-  // Of 16 bytes, of a block, by a gatherer; some have one less.
+  // Pieces of 16 bytes that a gatherer copies of a block; some gatherers copy one less.
   static constexpr int kPieces = (kCols * 8 + kGatherers - 1) / kGatherers;
   static constexpr int kRows = kGroups * 64;  // of w
   static constexpr int kXBlockBytes = kCols * 128;
@@ -141,7 +141,7 @@ __device__ void gather_x(const Params& p, typename Sizes<W, kCols>::Ring ring, i
         for (int i = 0; i < S::kPieces; ++i) {
           const int at = thread / 8 + i * (S::kGatherers / 8);
           if (rows[i] == nullptr) {
-            continue;  // of no place: whatever lies there gets into no other place's sums
+            continue;  // the row has no place: old data there changes no other place's sums
           }
           copy16_async(stage + block * S::kXBlockBytes + at * 128 + (piece ^ at % 8) * 16,
                        inside ? rows[i] + input : rows[i],

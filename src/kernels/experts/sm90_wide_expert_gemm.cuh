@@ -19,7 +19,7 @@
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h, for tiles of the work list of up to 256 places. x lies by place.
-// Mapping: persistent clusters of kCluster CTAs, each of which takes every so many-th item: a tile of the work list times 128
+// Mapping: persistent clusters of kCluster CTAs, which take items in turn: a tile of the work list times 128
 //   rows of the expert's matrix for each CTA. Each CTA loads its part of the tile's x for all (multicast). A
 //   producer thread fills a ring of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of w each (rows of w
 //   are wgmma's m, rows of x its n). Outputs go through shared memory to y.
@@ -43,8 +43,8 @@ constexpr int kStagingBytes = 16384;  // of a warpgroup
 
 template <PackedKind kKind, LinearEpilogue kEpilogue>
 struct Sizes {
-  // CTAs of a cluster share x, which is most of what L2 yields. MXFP4's w is a quarter of bf16's, so that two are enough; then
-  // the last item of a matrix is smaller, and every SM has a cluster.
+  // CTAs of a cluster share x, which is most of what they load from L2. MXFP4's w has a quarter of bf16's bytes, so clusters of
+  // two are enough. With them the last item of a matrix is smaller, and clusters can use every SM.
   static constexpr int kCluster =
       kKind == PackedKind::kMxfp4 && kEpilogue == LinearEpilogue::kSwiGlu ? 2 : 4;
   static constexpr int kStageBytes =
@@ -57,7 +57,7 @@ struct Sizes {
 
 struct Params {
   ExpertGemmArgs a;
-  int32_t row_tiles;  // of an expert's matrix: of both CTAs together
+  int32_t row_tiles;  // of an expert's matrix: rows of a cluster's CTAs together
 };
 
 // Places that are multiplied for an item.
@@ -213,7 +213,7 @@ class Consumer {
                                  : pack_bf16(bias.lower(v[2]), bias.lower(v[3]));
           }
         }
-        // Of the lane's row of the four matrices.
+        // Of the matrix row whose address the lane gives to stmatrix.
         const int place = 8 * (j + (kGates ? lane / 8 : lane / 16)) + lane % 8;
         const int chunk = kGates ? warp : warp * 2 + lane / 8 % 2;
         store_matrices_transposed(staging_ + at(place, chunk), four);
@@ -251,7 +251,7 @@ class Consumer {
   int thread_;
   int rank_;
   uint32_t own_barriers_;
-  uint32_t peer_barriers_;  // of the CTA whose number is the thread's
+  uint32_t peer_barriers_;  // of the CTA of rank thread_ % kCluster
   uint32_t staging_;
 };
 
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kKind, kEp
     Consumer<kKind, kEpilogue>(p, data, rank, ring.barriers).run(ring);
   }
   __syncthreads();
-  cluster_arrive();  // the other CTA may still write to this one's memory and barriers
+  cluster_arrive();  // other CTAs may still write to this one's memory and barriers
   cluster_wait();
 #endif
 }

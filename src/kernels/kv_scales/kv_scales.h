@@ -20,8 +20,8 @@ namespace warprow {
 // Bytes moved: T * H * head_dim elements read.
 // Numerics: exact, since a maximum has no order.
 // Preconditions: most is the largest number of the cache's type.
-// Origin: own. A power of two changes no digit of an element, and its distance from the peak leaves room for tokens with
-//   larger elements than this step's.
+// Origin: own. Scaling by a power of two does not change an element's mantissa. The peak becomes at most half of the largest
+//   number, which leaves room for tokens with larger elements than this step's.
 struct KvScalesArgs {
   ConstActView x;
   View<const int64_t, 1> slot_mapping;

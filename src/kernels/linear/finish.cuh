@@ -27,8 +27,8 @@ __device__ __forceinline__ float4 weighted(const float4& v, const float4& w) {
   return {__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)};
 }
 
-// A quarter of the sum of squares of 64 adjacent columns, of which 16 lanes have four each: that of the lanes whose numbers
-// are equal modulo 4. In each of them. kFar, kNear: how far these lanes are apart here, where they are not 8 and 4.
+// Sums of squares of 64 adjacent columns, of which 16 lanes have four each, in quarters: each lane gets the sum over the four
+// lanes whose numbers equal its own modulo 4. kFar, kNear: the distances between these lanes, if they are not 8 and 4.
 template <int kFar = 8, int kNear = 4>
 __device__ __forceinline__ float quarter_of_squares(const float4& v, unsigned lanes) {
   float squares =

@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-// As halved_norm_rows of linear.h, where the sum is an operation of its own, over ranks, which begins the norm of any number
-// of rows.
+// As halved_norm_rows of linear.h, if the sum before `behind` is an operation of its own (over ranks or experts). Such a sum
+// can do the first half of the norm for any number of rows.
 RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind);
 
 }  // namespace warprow

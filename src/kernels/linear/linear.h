@@ -59,15 +59,16 @@ struct HalfNorm {
   // dev [num_toks, width / 64]  room for sums of squares (half_norm_squares). Up to kMaxQuarteredRows rows have each as
   // four values, [.., .., 4].
   float* squares = nullptr;
-  // False: the sum does nothing of it, and the next operation does all, from the completed rows. Bits are the same.
+  // False: the sum does not begin the norm, and the next operation does all of it from the completed rows, with the same bits.
   bool begun = true;
 };
 
-// For more rows than this a sum leaves the norm whole to the product behind it: 128 where that one rounds its inputs
-// (PackedKind::kF8F8), for which a kernel reads each row anyway, else no number is too large.
+// The most rows for which a sum does the first half of the next norm. With more rows the next product does the whole norm.
+// 128 if that product rounds its inputs (PackedKind::kF8F8, at most kMaxNormedF8Inputs), since the kernel that rounds them
+// reads each row anyway and does the norm too; else there is no limit.
 int64_t most_norms_begun(const LinearShape& behind);
 
-// The kernel of so few rows has no warp with 64 columns, which are one sum of squares.
+// Up to so many rows, sums of squares are in quarters: in the kernel for them no warp has all 64 columns of a sum.
 inline constexpr int64_t kMaxQuarteredRows = 8;
 constexpr int64_t half_norm_squares(int64_t num_toks, int64_t width) {
   return std::max(num_toks, 4 * std::min(num_toks, kMaxQuarteredRows)) * ((width + 63) / 64);
@@ -111,7 +112,7 @@ struct LinearArgs {
 //   bias[j] + sum over i of w[j, i] * h[t, i]; y by the epilogue.
 // Shapes: x [num_toks, k] and y have strided rows; all segments have the same k; num_toks may be 0. Columns
 //   of y outside all segments are not written. CUDA: one segment. A bf16 one: x bf16 (float32 with norm_weight: the
-//   residual stream), y bf16 or float32. A float32 one: x, y and the rooms float32.
+//   residual stream), y bf16 or float32. A float32 one: x, y, normed and product float32.
 // Mapping (CPU): norm, product and epilogue one after the other. The product: pairs of 16-output panels over
 //   the compute pool, one pass for all segments. For a few rows (8 with AVX-512) the packed
 //   weights are streamed through registers. For more rows they are unpacked once per block of inputs into L1,
@@ -120,7 +121,8 @@ struct LinearArgs {
 //   small_m/sm90_gemm.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
 //   norm and epilogue. With batch_invariant on Hopper: up to 8 rows small_m/warp_gemm_sm90_cuda.cu, some dozens or
 //   hundreds small_m/sm90_gemm.cuh, more large_m/sm90_large_gemm.cuh; norms split in halves for all numbers of rows.
-//   float32: float32/f32_gemm.cu for all rows, with separate kernels for norm and gate.
+//   Quantised weights: quant/sm90_quant_gemm.cuh, or with e4m3 inputs fp8/; norms split in halves. float32:
+//   float32/f32_gemm.cu for all rows, with separate kernels for norm and gate.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
 //   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads

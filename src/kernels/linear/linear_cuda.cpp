@@ -125,7 +125,7 @@ Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   return sm90_gemm_args;
 }
 
-// With the first half of the next norm.
+// Adds the first half of the next norm, if there is one.
 Sm90GemmArgs with_next_norm(Sm90GemmArgs args, const HalfNorm* next) {
   if (next != nullptr) {
     args.next_weight = next->weight.data;
@@ -219,8 +219,8 @@ bool takes_large_tiles(const Sm90GemmArgs& args,
              sm90_fp8_us(small, args.m, args.n, args.k, num_sms);
 }
 
-// Of so many rows the kernel that rounds inputs also brings the beginning of the matrix to L2, while the kernel before it runs
-// (docs/experiments/linears_cuda.md).
+// For so many rows the kernel that rounds inputs also prefetches the beginning of the matrix to L2, while the preceding
+// kernel still runs (docs/experiments/linears_cuda.md).
 constexpr int32_t kLeastAheadRows = 9;
 constexpr int32_t kMostAheadRows = 32;
 constexpr int64_t kAheadBytes = 8'000'000;
@@ -254,7 +254,7 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
     rows.m = static_cast<int32_t>(all.m * (part + 1) / num_parts - first);
     rows.x = static_cast<const std::byte*>(all.x) + first * all.x_stride * (norms ? 4 : 2);
     rows.y = static_cast<std::byte*>(all.y) + first * all.y_stride * (all.y_f32 ? 4 : 2);
-    // More than one part has more rows than have quartered sums.
+    // With several parts there are more than kMaxQuarteredRows rows, so sums of squares are not in quarters.
     rows.squares = all.squares == nullptr ? nullptr : all.squares + first * (all.k / 64);
     if (all.next_weight != nullptr) {
       rows.next_x = static_cast<std::byte*>(all.next_x) + first * all.n * 2;

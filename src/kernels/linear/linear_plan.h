@@ -32,9 +32,10 @@ enum class LinearPath : uint8_t {
 };
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 
-// The parts of k that every kernel of a batch-invariant product [n, k] sums apart, each in order, and then adds in order:
-// 1 where the outputs alone give every SM a tile, else as many as do. Small weights, whose products take as long as their
-// longest chain, get up to twice as many. A function of n and k alone. 0: the product has no such kernels.
+// The parts of k that every kernel of a batch-invariant product [n, k] sums apart, each in order, and then adds in order: 1,
+// 2 or 4, the most for which the SMs of an H100 can hold all parts of all tiles of 64 outputs at once, one each (for small
+// weights half of the SMs), and each part has at least 256 inputs. A function of n and k alone. 0: the product has no such
+// kernels.
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device);
 
 }  // namespace warprow::cuda

@@ -8,7 +8,7 @@
 
 namespace warprow {
 
-// Where numbers stand in a table of 16 (PackedWeight::numbers). Of equal ones the first counts.
+// The places of numbers in a table of 16 (PackedWeight::numbers). Of equal numbers the first one counts.
 class NumberPlaces {
  public:
   // numbers: 16, or null: no number has a place.

@@ -6,7 +6,7 @@
 
 namespace warprow {
 
-// What a family does to the logits of its head.
+// Divides the logits of the head by a constant, and caps them softly.
 //
 // Formula: v = logits[t, i] / divisor; logits[t, i] = v, or soft_cap * tanh(v / soft_cap) if soft_cap is above 0.
 // Shapes: logits [T, width] (any row stride), in place.

@@ -98,7 +98,7 @@ constexpr LowRankCut low_rank_cut(DType dtype, int32_t k) {
   return {chunks, ceil_div(k, kWarpInputs * chunks)};
 }
 
-// Room between the two operations.
+// The results of low_rank_shrink, for low_rank_expand.
 struct LowRankSums {
   float* sums = nullptr;     // dev f32 [num_chunks, T, num_parts, max_rank]
   float* squares = nullptr;  // dev f32 [num_chunks, T]

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
     ATiles a = {};
     int rank = 0;
     int64_t tok = -1;
-    // Of the sums that this thread adds first.
+    // The token whose sums this thread adds first.
     const int64_t tok_of_sums = at.token(run, static_cast<int>(threadIdx.x) / kRankTile);
     const auto* tiles =
         reinterpret_cast<const uint4*>(at.bank(max(run.bank, 0)) + at.product.parts[part].a);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
     if (has_squares && lane % 4 == 0) {
       partial_squares[warp][group] = squares;
     }
-    // Other parts may have ranks where this one, with the squares, has none.
+    // Part 0 writes the squares, also if its own rank is 0: other parts may have ranks.
     const int num_tiles = max(rank / kRankTile, has_squares ? 1 : 0);
     for (int tile = 0; tile < num_tiles; ++tile) {
       if (tile > 0) {
@@ -420,7 +420,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       columns_of(sums[i], second, v[i]);
-      // Without a bank as the GEMMs' own epilogue, bit for bit.
+      // A token without a bank keeps its product, so that the gate has the bits of the GEMMs' own epilogue.
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
         v[i][j] = run.bank < 0 ? old[second][i][j] : __fadd_rn(old[second][i][j], v[i][j]);
@@ -506,7 +506,7 @@ __global__ void __launch_bounds__(kPlainThreads) shrink_plain(Place at,
   const auto* a = reinterpret_cast<const float*>(at.bank(bank) + at.product.parts[part].a);
   const float* row = x.row(tok);
   const int k = at.product.k;
-  // Behind the ranks one more sum: that of the squares.
+  // Sum number `rank`, behind those of the ranks, is that of the squares.
   for (int r = static_cast<int>(threadIdx.x) / 32; r <= rank; r += kPlainThreads / 32) {
     float sum = 0.0F;
     for (int i = lane; i < k; i += 32) {

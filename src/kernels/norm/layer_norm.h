@@ -7,7 +7,7 @@
 
 namespace warprow {
 
-// LayerNorm, perhaps of a sum.
+// LayerNorm of x, or of the sum x + add.
 //
 // Formula: s = x + add, or x where add is empty; out = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias.
 // Shapes: x, add, out [T, width] (any row strides); weight, bias [width], bias may be empty.

@@ -8,7 +8,7 @@
 
 // Formula, shapes, preconditions: layer_norm.h.
 // Mapping: one CTA a row. A thread keeps its 1, 2, 4 or 8 groups of eight adjacent elements in registers, so x is read
-//   once. Weights are loaded before griddepcontrol.wait.
+//   once. Weights are loaded after the row's sums.
 // Bytes moved: T * width * (element of x + elements of add and out).
 // Numerics: float32; a thread adds its elements in order, then a butterfly over lanes, then over warps: a row's result
 //   depends on that row and the width alone.

@@ -14,8 +14,8 @@ namespace warprow {
 
 // Draws one draft for each row from a drafter's logits, and keeps the distribution that it was drawn from.
 //
-// Formula: q = softmax of the logits divided by the row's temperature, over the tokens that its min_p, top_k and top_p
-//   leave; the draft is drawn from q with the purpose kDraft at the position of its logits' input token. Rules on tokens do
+// Formula: q = softmax of the logits divided by the row's temperature, over the tokens that survive its min_p, top_k and
+//   top_p; the draft is drawn from q with the purpose kDraft at the position of its logits' input token. Rules on tokens do
 //   not apply. Greedy rows: the largest logit, lowest id at ties; nothing is kept.
 // Shapes: logits [n, width] (any row stride); row [n] indexes params and total_len, negative: no draft is made; drafts:
 //   written at row * max_drafts + number.

@@ -6,7 +6,7 @@
 
 namespace warprow {
 
-// A factor of the residual stream.
+// Multiplies the residual stream by a constant.
 //
 // Formula: x[t, i] *= scale.
 // Shapes: x [T, width] (any row stride).

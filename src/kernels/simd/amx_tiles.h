@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-// Tile registers of Intel's AMX. The compiler does not allocate them: code names them by number, and keeps those of one
-// configuration to itself. Included by files compiled for AMX only.
+// Tile registers of Intel's AMX. The compiler does not allocate them: code names them by number. Included by files compiled
+// for AMX only.
 //
 // Origin: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter "Programming with Intel AMX".
 
@@ -13,7 +13,7 @@ namespace {
 
 inline constexpr int kTileRows = 16;
 
-// Rows and bytes a row of each of the eight tiles, at most 16 and 64. Both are 0 of a tile without a use; else neither is.
+// Rows and bytes a row of each of the eight tiles, at most 16 and 64. Both are 0 for an unused tile, else both are positive.
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -27,7 +27,7 @@ struct alignas(64) TileShapes {
   }
 };
 
-// Configures this thread's tiles within its scope. Behind it the thread has none, and a switch of threads saves none.
+// Configures this thread's tiles within its scope, and then releases them, so that a context switch need not save them.
 class ScopedTiles {
  public:
   explicit ScopedTiles(const TileShapes& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes)); }

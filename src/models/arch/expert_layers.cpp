@@ -8,7 +8,7 @@
 namespace warprow {
 namespace {
 
-// GGUF metadata has no list of layers without experts, their tensors tell.
+// GGUF metadata has no list of layers without experts, so this looks at the layer's tensors.
 bool is_dense_in_gguf(const ModelMetadata& metadata, const DecoderSpec& spec, int32_t layer) {
   const Checkpoint& checkpoint = metadata.checkpoint();
   return metadata.is_gguf() && checkpoint.find(layer_name(spec.names.gate, layer)) != nullptr &&

@@ -12,7 +12,7 @@ namespace warprow {
 Result<FfnSpec> read_experts(const ModelMetadata& metadata, FfnSpec dense);
 
 // Gives the layers of a Qwen family experts: all but those of mlp_only_layers and, with a decoder_sparse_step of n, all
-// but each n-th. normalise: what the family's GGUF files mean, which do not say.
+// but each n-th. normalise: whether weights are normalised with a GGUF file, which does not say.
 Result<void> read_qwen_experts(const ModelMetadata& metadata, bool normalise, DecoderSpec& spec);
 
 }  // namespace warprow

@@ -7,7 +7,7 @@ namespace warprow {
 
 namespace {
 
-// Those of Mixtral, whose GGUF files have this architecture's name.
+// The experts of Mixtral, whose GGUF files have this architecture's name.
 Result<void> read_gguf_experts(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto count = metadata.count_or("", "expert_count", 0);
   if (!count || *count == 0) {

@@ -13,13 +13,15 @@ namespace warprow {
 // to the same memory.
 //
 // Outputs are stored in segments of a ring. A row fills one segment after the other, and the oldest segment is used
-// again. Of the requests, the latest max_requests count. A token's place is a number that grows by one for each cell of the
-// ring and wraps at 2^32. For each place and key length, `links` has the place before it with the same hash of its last
-// tokens, and `heads` the latest place of a hash, as in LZ77 compressors. Heads and links are hints: they must lead to a
-// place that is still in the ring, a reader compares the tokens, and it visits a limited number of places.
+// again. Only the outputs of the latest max_requests requests are found. A token's place is a number that grows by one
+// for each cell of the ring and wraps at 2^32. For each place and key length, `links` has the place before it with the
+// same hash of its last tokens, and `heads` the latest place of a hash, as in LZ77 compressors. Heads and links are
+// hints: they must lead to a place that is still in the ring, a reader compares the tokens, and it visits a limited
+// number of places.
 //
 // Owns: nothing; its arrays lie in the arena, and `counters` must be zero before the first use.
-// Thread: begin_request and add one at a time, in a fixed order of the rows; the others together, while nobody adds.
+// Thread: begin_request and add one at a time, in a fixed order of the rows. The others from several threads at once, but
+// not during an add.
 class OutputIndex {
  public:
   using Place = uint32_t;

@@ -78,7 +78,7 @@ void SuffixSearch::search_outputs(const OutputIndex& outputs) {
   }
 }
 
-// Which is also the most that their score can be.
+// The most drafts of a match of this length. Their score is no larger: it sums one probability a draft.
 int32_t SuffixSearch::most_drafts(int32_t match_len) const {
   const double by_match = match_len * settings_.max_spec_factor + 1e-6;
   const int32_t most = std::min(max_drafts_, settings_.max_tree_depth - match_len);
@@ -105,7 +105,7 @@ int32_t SuffixSearch::common_len(const OutputIndex& outputs, OutputIndex::Place 
   return len;
 }
 
-// Unless there are enough with about as many tokens in common.
+// Adds an occurrence, unless there are kMostOccurrences with about as many tokens in common.
 void SuffixSearch::keep(uint32_t at, int32_t len) {
   int32_t& num = num_of_key_[key_of(len)];
   if (num < kMostOccurrences) {
@@ -115,7 +115,7 @@ void SuffixSearch::keep(uint32_t at, int32_t len) {
   }
 }
 
-// A stretch of positions that lie side by side at a time.
+// Scans the row from its end, in stretches of positions that are contiguous in memory.
 void SuffixSearch::find_in_row() {
   const int32_t last = text_.at(text_.len - 1);
   const int32_t page_mask = (1 << text_.known.page_shift) - 1;

@@ -24,16 +24,18 @@ struct KnownText {
 };
 
 // Suffix decoding (Oliaro et al., "SuffixDecoding", arXiv 2411.04975, with the scores of its implementation in
-// ArcticInference). Of every length m the row's last m tokens are looked up in a text. The tokens behind their occurrences
-// form a tree, whose nodes have the number of occurrences that go through them. The drafts of m are the path of the largest
-// counts. Each of its tokens has the product of the count ratios up to it as its probability; the path ends before one
-// below min_token_prob. It has at most m * max_spec_factor tokens. The score of m is the sum of the probabilities. The
-// drafts with the largest score count, of equal ones those of the longest match; those of the outputs only with a larger
-// score than the row's own. The row's end is an occurrence with nothing behind it.
+// ArcticInference). For every length m, the row's last m tokens are looked up in a text. The tokens behind their
+// occurrences form a tree, in which each node has the number of occurrences that go through it. The drafts for m are
+// the path with the largest counts. The probability of a draft is the product of the count ratios up to it. The path
+// ends before a draft below min_token_prob, and after m * max_spec_factor drafts at most. The score of m is the sum of
+// the probabilities. The drafts with the largest score are taken; of equal scores, those of the longest match. Drafts
+// from the outputs of all requests are taken only if their score is larger than that of the row's own text. The row's
+// end counts as an occurrence with nothing behind it.
 //
-// Where that leaves a choice between tokens with equal counts: the one that occurred first in the list of occurrences, which
-// begins with the latest. No tree is stored: occurrences are found by a scan of the row, and through an OutputIndex.
-// Of occurrences with 1, 2 to 3, 4 to 7, and 8 or more tokens in common, the latest kMostOccurrences of each count.
+// Of tokens with equal counts, the path takes the one that comes first in the list of occurrences, which begins with
+// the latest. No tree is stored: occurrences are found by a scan of the row, and through an OutputIndex. There are four
+// classes of occurrences: with 1, 2 to 3, 4 to 7, and 8 or more tokens in common. The latest kMostOccurrences of each
+// are used.
 //
 // Owns: all memory that a search needs; some 30 KB, on the stack.
 class SuffixSearch {

@@ -17,7 +17,7 @@
 
 namespace warprow {
 
-// Adapters in pinned host memory, each as its bank on the device will be. A thread of its own reads a new one.
+// Adapters in pinned host memory, each in the layout of its bank on the device. A new one is read on a thread of its own.
 //
 // Owns: the memory and the reading threads.
 // Thread: the rank's.

@@ -20,10 +20,10 @@ struct DraftVocab {
   const int32_t* ids = nullptr;  // dev i32 [size]  the model's ids; null: they are the same
 };
 
-// Makes drafts of a drafter's logits: the most likely tokens, or drawn ones where drafts are verified by ratio. Of several
-// ranks each has complete logits of its share of the rows, as the sampler has. Then all ranks get the tokens that any of them
-// chose, so that they agree whatever each has computed. Drawn drafts need the distributions on every rank, so there the
-// logits of all rows are gathered, and every rank draws from the same ones.
+// Makes drafts from a drafter's logits: the most likely tokens, or drawn ones where drafts are verified by ratio. With
+// several ranks, each has complete logits of its share of the rows, as in the sampler. Every rank then receives the tokens
+// that each has chosen for its share, so that all have the same drafts. Drawn drafts need the distributions on every rank.
+// There the logits of all rows are gathered, and every rank draws from the same ones.
 //
 // Owns: nothing; its arrays lie in the workspace arena.
 // Thread: the runner's.

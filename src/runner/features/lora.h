@@ -16,9 +16,9 @@ namespace warprow {
 //  load_lora "ID DIR": AdapterStore::load.
 //  unload_lora "ID": no live row has the adapter. It may be one that failed to load.
 //
-// Of several ranks each has its own part of every adapter's matrices (models/delta_sites.h), in banks of its own, and gives them
-// out alike, since rows come and go alike. Where a layer's sum is one over ranks, a rank adds the product of its part of A to
-// its part of the sum: no rank waits for another.
+// With several ranks, each has its own part of every adapter's matrices (models/delta_sites.h), in its own banks. All
+// ranks assign banks in the same way, since they get the same rows. Where a layer's sum is one over ranks, a rank adds
+// the product of its part of A to its part of the sum: no rank waits for another.
 //
 // Throws StartupError for a model whose sizes the kernels do not take, or without layers that take adapters.
 std::unique_ptr<RunnerFeature> make_lora(const RunnerParts& parts, const LoraOptions& options);

@@ -25,7 +25,7 @@ struct DraftModel {
 [[nodiscard]] int32_t most_draft_model_toks(int32_t max_num_seqs);
 
 // A proposer: the most likely tokens of a smaller model, one forward for each. Its keys and values are in groups of the
-// same pool, under the same block tables and prefix names.
+// same pool, under the same block tables and prefix hashes.
 //
 // A step with prompt tokens is also a step of the draft model. After any other one the draft model has computed all
 // tokens of a row but the last two, or all but the last: it had computed the drafts that were accepted. So the first of

@@ -9,7 +9,7 @@
 namespace warprow {
 
 // A proposer: suffix decoding over each row's own tokens and over the latest outputs of all requests
-// (runner/drafts/suffix_search.h). On a CPU; on the last stage of a pipeline, which tells the others.
+// (runner/drafts/suffix_search.h). CPU only. It runs on the last stage of a pipeline, which sends the drafts to the others.
 std::unique_ptr<RunnerFeature> make_suffix_drafts(const RunnerParts& parts,
                                                   const Speculation& speculation);
 

@@ -68,8 +68,8 @@ struct CombineTokens {
     team.for_each(count, [&](int64_t i) {
       const int32_t behind = count - static_cast<int32_t>(i);
       const int32_t draft = seq_len - behind - state.total_len;
-      // A position past all drafts occurs only after another rank was lost: results of earlier steps are missing. Nobody
-      // reads what such a step yields.
+      // A position past all drafts occurs only after another rank was lost: results of earlier steps are missing. The
+      // output of such a step is not read.
       if (draft < 0 || draft >= drafts.max_drafts) {
         input_ids[end - behind] = state.last_sampled;
         return;

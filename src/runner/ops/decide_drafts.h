@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// Makes each draft the row's next token, or impossible, by a draw: the logit behind which it would stand gets a large or a
-// small value at it. Also for drafts that no step verifies. For measurements. One item per logit.
+// For measurements: a random draw decides whether a draft is accepted. The draft's own logit, in the row of logits that it
+// is verified by, becomes very large or very small. Also for drafts that no step verifies. One item per logit.
 struct DecideDrafts {
   const RowState* rows = nullptr;      // dev [max_num_seqs]
   const int32_t* logit_row = nullptr;  // dev i32 [max_logits]

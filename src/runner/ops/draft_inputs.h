@@ -13,10 +13,10 @@
 
 namespace warprow {
 
-// The inputs of a forward of a draft model, of equal rows in batch order: the last `query_len` tokens before the
-// `num_made`-th draft, which is to come out of the last of them. The first forward has a row's last two known tokens. The
-// step before may have accepted all drafts, and no forward had the last of them yet. Each later one has the draft before
-// it. Rows that yielded nothing in the step are padding. One item per batch_idx below num_rows.
+// The inputs of a forward of a draft model, which makes the `num_made`-th drafts. Rows are in batch order, and each has
+// its last `query_len` tokens before that draft. The first forward takes a row's last two known tokens: the step before
+// may have accepted all drafts, and no forward has taken the last of these yet. Each later forward takes the draft that
+// was made last. Rows that yielded nothing in the step are padding. One item per batch_idx below num_rows.
 struct DraftInputs {
   StepRows step;
   const int32_t* num_sampled = nullptr;  // dev i32 [max_num_seqs] by batch_idx
@@ -107,7 +107,7 @@ struct TakeDraft {
   }
 };
 
-// Of several ranks: gives rows the drafts that all ranks chose. One item per batch_idx.
+// With several ranks: stores the drafts that the ranks chose for their shares of the rows. One item per batch_idx.
 struct KeepDrafts {
   const int32_t* idx_mapping = nullptr;  // TakeDraft's, as the others
   const int32_t* chosen = nullptr;

@@ -12,9 +12,9 @@
 
 namespace warprow {
 
-// The ids of a step of a head that drafts from hidden states: at each token the next token of its row. Behind a row's last
-// token it is of the prompt, or not known yet: 0. With hides_first it is -1 at position 0, whose embedding is zeros. One team
-// per batch_idx, and one for the padding.
+// The ids for a step of a head that drafts from hidden states: for each token, the next token of its row. For a row's last
+// token that is the next prompt token, or 0 if it is not known yet. With hides_first the id at position 0 is -1, whose
+// embedding is zeros. One team per batch_idx, and one for the padding.
 struct NextTokens {
   StepRows step;
   RowTokens known;
@@ -49,11 +49,11 @@ struct NextTokens {
   }
 };
 
-// The inputs of a head's forward behind the update of the rows, of equal rows in batch order, from which the `num_made`-th
-// draft is to come. At a position stands the token behind it. The first forward has the last positions that the step
-// computed and accepted, with the model's states there: up to query_len of them, from the first of its positions on. Those
-// behind them are padding. Each later one has the position of the draft before it. Rows that yielded nothing are padding.
-// One item per batch_idx below num_rows.
+// The inputs of a head's forward behind the update of the rows, which makes the `num_made`-th drafts. Rows are in batch
+// order, and each has query_len positions. The id at a position is the token behind it. The first forward takes the last
+// positions that the step computed and accepted, with the model's states there: up to query_len of them, and the rest of
+// the row is padding. Each later forward takes the position of the draft that was made last. Rows that yielded nothing are
+// padding. One item per batch_idx below num_rows.
 struct HeadInputs {
   StepRows step;
   const int32_t* num_sampled = nullptr;   // dev i32 [max_num_seqs] by batch_idx

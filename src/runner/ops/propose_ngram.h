@@ -10,14 +10,14 @@
 
 namespace warprow {
 
-// Drafts from a row's own tokens. Of all earlier occurrences of the row's last n tokens, min_n <= n <= max_n, that with
-// the largest n counts, and of equal ones the latest. The drafts are the tokens after it. Where these reach the row's
+// Drafts from a row's own tokens. Of all earlier occurrences of the row's last n tokens, min_n <= n <= max_n, the one with
+// the largest n is taken, and of equal ones the latest. The drafts are the tokens after it. Where these reach the row's
 // end they go on with the drafts themselves, as if the row went on repeating itself. Without an occurrence all drafts
 // are -1, which no token equals. A row that yielded nothing in the step keeps its drafts: it computes them again. One
 // team per batch_idx, whose lanes share the positions and look at the latest first.
 //
 // Reads a row's known tokens once. A prompt is in host memory, which a GPU reads slowly. So at the row's first proposal
-// its prompt is copied into the cells of `later` that have the same places and that nobody else uses.
+// its prompt is copied into the cells of `later` at the same places, which are otherwise unused.
 struct ProposeNgram {
   StepRows step;
   const int32_t* num_sampled = nullptr;  // dev i32 [max_num_seqs] by batch_idx

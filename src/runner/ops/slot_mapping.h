@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel blocks. One
-// team per batch_idx. A group of block size 0 has no slots: its are not written. pad_tail writes the slots of padding tokens.
+// slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel blocks. One team
+// per batch_idx. A group of block size 0 has no slots: nothing is written. pad_tail writes the slots of padding tokens.
 struct SlotMapping {
   struct Group {
     BlockTableView table;

@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// What a step yielded for one row, as the last stage of a pipeline tells the others. The row's drafts follow it.
+// What a step yielded for one row, as the last stage of a pipeline sends it to the others. The row's drafts follow it.
 struct StageResult {
   static constexpr int64_t kWords = 5;
 
@@ -68,7 +68,7 @@ struct AdvanceRows {
 };
 
 // Other stages, later. Results of a row that was given to another request since are dropped. These stages draw nothing,
-// so of the tokens they need the last one alone. One item per row of the results.
+// so they need only the last sampled token. One item per row of the results.
 struct ApplyResults {
   StageResults from;
   RowState* rows = nullptr;  // dev [max_num_seqs] by row

@@ -15,7 +15,7 @@
 namespace warprow {
 
 // Draws the tokens of a step from its logits. kernels/sample implements the rules and their order; parameters are
-// read through each logit's row. Of several ranks each draws from its share of the logits, then every rank gets the
+// read through each logit's row. With several ranks, each draws from its share of the logits, then every rank gets the
 // results of all.
 //
 // Owns: nothing; its arrays lie in the workspace arena.

@@ -20,7 +20,7 @@
 namespace warprow {
 namespace {
 
-// What reading the next part of a call has come to.
+// The result of reading the next part of a call.
 enum class Took {
   kMore,    // needs more text
   kSome,    // took a part

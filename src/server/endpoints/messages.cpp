@@ -23,7 +23,7 @@ Result<GenerationBody> parse_messages(std::string_view text) {
   });
 }
 
-// Notes the prompt's length, which a stream tells at its begin.
+// Notes the prompt's length, which the first event of a stream reports.
 EncodedPrompts prepare(const Served& served, GenerationBody& body) {
   EncodedPrompts prompts = prepare_chat(served, body);
   if (prompts) {

@@ -62,11 +62,11 @@ tl::expected<PooledPrompt, ApiError> encode_segments(const Served& served,
                                                      const std::string& second,
                                                      const char* field);
 
-// Those of all inputs.
+// The prompts of PoolingBody::inputs.
 PooledPrompts prepare_inputs(const Served& served, const PoolingBody& body);
 
-// Those of scores; scores.cpp. A reranker reads each pair. Embeddings are those of the queries, then those of the
-// documents.
+// The prompts of /score and /rerank (scores.cpp). For a reranker, one for each pair. For an embedding model, those of the
+// queries, then those of the documents.
 PooledPrompts prepare_scores(const Served& served, const PoolingBody& body);
 
 // A vector as a JSON list, each value with the fewest digits that name its float32; or as base64 of little-endian

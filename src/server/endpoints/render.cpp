@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/completions/render and /v1/chat/completions/render: the token ids and options that a request would run with, and
-// no answer. Routers that know which server has which prefix ask for them.
+// no answer. For routers that choose the server which has the prefix in its cache.
 #include "server/endpoints/chat_body.h"
 #include "server/endpoints/completions_body.h"
 #include "server/endpoints/generate.h"

@@ -89,7 +89,7 @@ tl::expected<PooledPrompt, ApiError> encode_pair(const Served& served,
   return as_prompt(encode_pooled(served, body, query + document, "documents"));
 }
 
-// Nothing to score with: several labels.
+// The error of a model that has no single score, since it has several labels.
 std::optional<ApiError> scores_error(const Served& served) {
   const PoolingFacts& model = facts(served);
   if (model.task != PoolingTask::kClassify || model.width == 1) {

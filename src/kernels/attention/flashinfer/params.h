@@ -138,7 +138,7 @@ void xqa_decode(Stream& stream,
                 const DecodeTables& tables,
                 void* partials,
                 XqaSplits splits);
-// Extend rows; args.block_table is read in place. One instance for each head size (src/CMakeLists.txt).
+// Extend rows; args.block_table is read in place. One instance for each head size (cmake/stubs.cmake).
 template <int kHeadDim>
 void flashinfer_extend(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);
 // Decode or extend rows, one part a launch; args.block_table is read in place.

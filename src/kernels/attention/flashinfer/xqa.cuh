@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One decode kernel. A stub for each instance (cmake/flashinfer.cmake) sets HEAD_ELEMS, HEAD_GRP_SIZE,
+// One decode kernel. A stub for each instance (cmake/stubs.cmake) sets HEAD_ELEMS, HEAD_GRP_SIZE,
 // TOKENS_PER_PAGE and WR_XQA_NAME. mha_sm90.cuh is a patched copy of FlashInfer's csrc/xqa/mha_sm90.cu
 // (cmake/patches/flashinfer).
 //

@@ -13,7 +13,7 @@
 
 namespace warprow::cuda {
 
-// The kernel instances (cmake/flashinfer.cmake).
+// The kernel instances (cmake/stubs.cmake).
 // clang-format off
 #define WR_XQA_GROUPS(X, dim) \
   X(dim, 1) X(dim, 2) X(dim, 3) X(dim, 4) X(dim, 5) X(dim, 6) X(dim, 7) X(dim, 8)

@@ -11,7 +11,7 @@
 namespace warprow::cuda {
 namespace {
 
-// A lane's share of a head's cosines and sines, those of a token. Zeros where it has none.
+// A lane's share of a token's cosines and sines; zeros if none of its elements is rotated.
 struct Turn {
   float4 cos = {};
   float4 sin = {};
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint4 turn_head(const DecodeRope& rope,
   return pack8(x);
 }
 
-// A warp: brings the norms' weights to the SM's L1 before they are needed. No earlier kernel writes them.
+// A warp: prefetches the norms' weights to L1. No earlier kernel writes them.
 template <int kDim>
 __device__ __forceinline__ void touch_norms(const DecodeRope& rope) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void touch_norms(const DecodeRope& rope) {
 template <int kDim>
 constexpr int kQueryPitch = kDim + 8;
 
-// The compute warps: the queries of a piece, to shared memory by pair.
+// The compute warps: norm and rotate the queries of a piece, and store them in shared memory by pair.
 template <int kDim>
 __device__ void put_queries(const NativeParams& p, const Piece& piece, Bf16* to) {
   constexpr int kLanes = kDim / kVec;
@@ -93,7 +93,7 @@ __device__ void put_queries(const NativeParams& p, const Piece& piece, Bf16* to)
   }
 }
 
-// A warp: this step's keys and values among those of a piece, to the cache.
+// A warp: norms and rotates this step's keys and values among those of a piece, and writes them to the cache.
 template <int kDim>
 __device__ void write_new_kv(const NativeParams& p, const Piece& piece) {
   constexpr int kLanes = kDim / kVec;

@@ -57,7 +57,7 @@ __device__ __forceinline__ void mask_scores(
 }
 
 // Zeroes values past the row's last token: they may be NaN, and 0 x NaN = NaN. Of 16 dims x 16 tokens lane (g, t) has
-// tokens 2t, 2t + 1, 2t + 8 and 2t + 9; `valid` of the tokens are the row's.
+// tokens 2t, 2t + 1, 2t + 8 and 2t + 9; the first `valid` tokens are the row's.
 __device__ __forceinline__ void clear_values(uint32_t (&values)[4], int32_t valid) {
   const int token = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll

@@ -105,8 +105,8 @@ struct PieceQueue {
   [[nodiscard]] __device__ bool dealt() const {
     return num_pieces > 2 * static_cast<int32_t>(gridDim.x);
   }
-  // One thread: takes the piece two after the current one. A launch takes as many as there are pieces, so the
-  // count wraps to 0 at the last.
+  // One thread: takes the piece two after the current one. A launch makes num_pieces takes, so the counter
+  // wraps to 0 at the last one.
   [[nodiscard]] __device__ int32_t take(const NativeParams& p) const {
     return static_cast<int32_t>(atomicInc(&p.scratch.counts->taken, num_pieces - 1) +
                                 2 * gridDim.x);

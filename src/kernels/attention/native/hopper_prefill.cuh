@@ -11,8 +11,8 @@
 // Mapping: one persistent CTA an SM. Items are 128 query-head rows (query by query, the group's heads side by
 //   side) of one batch row and KV head; CTAs take them one by one, a row's longest first. Two consumer
 //   warpgroups compute 64 rows each and alternate on the tensor cores. The third warpgroup is the producer:
-//   one warp loads tiles of 128 keys and values (in parts, 64), page by page, by TMA into two stages each (four); the
-//   other three warps take the next item and load its queries.
+//   one warp loads tiles of 128 keys and values, page by page, by TMA into two stages each (in parts, tiles of 64 into four
+//   stages); the other three warps take the next item and load its queries.
 // Bytes moved: per item its visible keys and values once, mostly from L2.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute positions,
 //   weights rounded to bf16 for the product with the values. A query's result is a function of that query and

@@ -74,8 +74,8 @@ struct HopperState {
     }
   }
 
-  // Starts the wgmma of a tile's scores; s is complete after wgmma_wait. Operands are computed once and then advanced, since
-  // a wgmma of 64 keys takes no longer than the instructions that compute one.
+  // Starts the wgmma of a tile's scores; s is complete after wgmma_wait. Operand descriptors are computed once and then
+  // advanced: the instructions that compute a descriptor would take as long as a wgmma of 64 keys.
   __device__ static void start_scores(float (&s)[kScores], uint64_t queries, uint64_t keys) {
     wgmma_pin(s);
     wgmma_fence();
@@ -89,7 +89,7 @@ struct HopperState {
     }
     wgmma_commit();
   }
-  // first: of the part, in default mode of the item. Its products overwrite the output.
+  // first: the tile is the first of its part (in default mode, of the item), so its products overwrite the output.
   __device__ void start_values(uint64_t values, bool first) {
     wgmma_pin(o);
     wgmma_fence();
@@ -158,8 +158,8 @@ struct HopperState {
       sum[r] = kParts ? rounded : sum[r] * shrink[r] + added;
     }
   }
-  // Keeps the compiler from waiting for the products of the values first: a branch that is never taken and needs the sums
-  // of all weights.
+  // A branch that is never taken but needs the sums of all weights. It keeps the compiler from moving the softmax behind
+  // the wait for the products of the values.
   __device__ void finish_weights() const {
     if (sum[0] == -1.0F || sum[1] == -1.0F) {
       __nanosleep(1);
@@ -177,7 +177,7 @@ struct HopperState {
   __device__ void round_weights(const float (&s)[kScores]) {
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
-      // A byte permutation packs what is rounded.
+      // In parts the weights are rounded to bf16 already, so a byte permutation packs two of them.
       weights[i] =
           kParts ? __byte_perm(__float_as_uint(s[2 * i]), __float_as_uint(s[2 * i + 1]), 0x7632)
                  : pack_bf16(s[2 * i], s[2 * i + 1]);

@@ -8,7 +8,7 @@
 
 #include <cuda_bf16.h>
 
-// How the work of Hopper's prompt kernel and its tiles come to the consumers (hopper_prefill.cuh).
+// The producer warpgroup of Hopper's prompt kernel (hopper_prefill.cuh): it takes items, and loads queries, keys and values.
 namespace warprow::cuda {
 namespace {
 
@@ -127,7 +127,7 @@ __device__ void load_queries(const NativeParams& p, const HopperBlock<kDim, kPar
     copy_queries<kDim>(p, item, thread, block.queries.stage(i));
     if (thread == 0) {
       block.control->items[i % kQueryStages] = item;
-      // A launch takes as many as there are items, so the count wraps to 0 at the last.
+      // A launch makes num_items takes, so the counter wraps to 0 at the last one.
       block.control->next = static_cast<int32_t>(
           atomicInc(&p.scratch.counts->prefill_taken, num_items - 1) + gridDim.x);
     }

@@ -8,8 +8,8 @@
 #include <cuda_fp16.h>
 
 // The 16-bit operands of the tensor cores, by the cache's format. With a bf16 cache all of them are bf16. Elements of an
-// 8-bit cache are exact as halves, so with one all of them are halves: queries are rounded to them from bf16 (exactly
-// between 2^-14 and 65,504), and the softmax's weights from float32.
+// 8-bit cache are exact as halves, so with such a cache all operands are halves: queries are rounded to halves from bf16
+// (exactly between 2^-14 and 65,504), and the softmax's weights from float32.
 namespace warprow::cuda {
 
 template <KvFormat kFormat>
@@ -40,7 +40,8 @@ struct Operands {
   __device__ __forceinline__ static uint32_t high_pair(uint32_t four) {
     return kE5M2 ? __byte_perm(four, 0, 0x3424) : halves_of_f8<false>(four >> 16);
   }
-  // Bytes 0 and 2, and bytes 1 and 3: an element of two adjacent tokens each, where ldmatrix has transposed pairs.
+  // Bytes 0 and 2 to `even`, bytes 1 and 3 to `odd`. ldmatrix transposes pairs of bytes, so `four` has two elements of two
+  // adjacent tokens: each result has one element of both tokens.
   __device__ __forceinline__ static void split(uint32_t four, uint32_t& even, uint32_t& odd) {
     if constexpr (kE5M2) {
       even = __byte_perm(four, 0, 0x2404);

@@ -20,11 +20,11 @@
 // At a part's end the four lanes' sums are added (sum_of_lanes), and maximum, sum and output are merged into those of
 // the parts before (merge_part, merged). After the last part finish and finished make the result.
 //
-// With an 8-bit cache elements 4 t, 4 t + 1, 4 t + 2, 4 t + 3 of every 16 of a head are at 2 t, 2 t + 1, 2 t + 8, 2 t + 9
-// in a step of its chain, in keys and queries alike: there a lane finds them without moves.
+// With an 8-bit cache a step of the chain takes its 16 elements in another order, in keys and queries alike: elements 4 t,
+// 4 t + 1, 4 t + 2, 4 t + 3 are at 2 t, 2 t + 1, 2 t + 8, 2 t + 9. So a lane loads its operands as four adjacent bytes.
 //
 // A tile or part that the query does not see changes nothing: its weights are 0 and the factor of what came before is 1.
-// So kernels may skip it or not. The one trace it can leave is the sign of a zero, which finished removes.
+// So kernels may skip it or not. It can only change the sign of a zero, which `finished` removes.
 namespace warprow::cuda {
 
 // Scores are raw products here. `scale` turns them into exponents of two; it is 1 with a soft cap, which is applied
@@ -33,9 +33,9 @@ __device__ __forceinline__ float exponent_scale(float scale, float soft_cap) {
   return soft_cap > 0.0F ? 1.0F : __fmul_rn(scale, kLog2E);
 }
 
-// What the products of a KV head are multiplied by.
+// The factors of a KV head's products.
 struct HeadScales {
-  float score;     // turns a product into a score; of an 8-bit cache with the scale of its keys
+  float score;     // turns a product into a score; includes the scale of an 8-bit cache's keys
   float exponent;  // turns a score, or without a soft cap a product, into an exponent of two
   float value;     // of the output: the scale of the cache's values
 };

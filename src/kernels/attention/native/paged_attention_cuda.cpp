@@ -67,7 +67,7 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
-    // Tiles of 128 if the rows fill them and they fill the device (on Hopper, half of it).
+    // Tiles of 128 if the rows fill them and they fill the device. On Hopper it is enough if both are half full.
     const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
     split.hopper = is_hopper(device) && args.kv.head_dim_k <= 128 && !is_f8(args.kv.dtype) &&
@@ -209,7 +209,7 @@ void launch_parts(Stream& stream, const NativeParams& params, const Split& split
   }
 }
 
-// The same where there are kernels for sums in parts alone.
+// The same, for caches and head sizes that have kernels for sums in parts alone.
 template <int kDim, KvFormat kFormat>
 void launch_in_parts(Stream& stream, const NativeParams& params, const Split& split) {
   if (split.num_decode_rows > 0) {

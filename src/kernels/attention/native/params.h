@@ -62,8 +62,8 @@ struct DecodeItem {
   int32_t seq_len;              // keys that the last query sees
   int32_t num_old_keys;         // keys from before this step
   int32_t tile, num_tiles;      // tile: the first one, counted from the sequence's start
-  // The chunk's partial sums before the item's, and their number; 1: the chunk is not split. An item leaves one; in
-  // parts, one for each of its parts.
+  // part: how many of the chunk's partial sums precede the item's. num_parts: how many the chunk has; 1: it is not split.
+  // An item writes one partial sum or, in parts, one for each of its parts.
   int32_t part, num_parts;
   // Index of the chunk's first partial sums among those of all split chunks.
   int32_t first_part;
@@ -118,7 +118,7 @@ struct ScheduleParams {
 };
 
 // What the decode kernel does before attention: norms and rotation of queries and this step's keys, and the KV write
-// (kernels/rope/rope_kv_write.h). Keys and values of a token lie behind its queries.
+// (kernels/rope/rope_kv_write.h). In a token's row, its keys and values follow its queries.
 struct DecodeRope {
   bool on = false;
   bool writes_kv;  // else an earlier layer has written keys and values
@@ -168,8 +168,8 @@ struct NativeParams {
   }
 };
 
-// The launchers. One instance for each head size and format (cmake/stubs.cmake). An 8-bit cache has kernels for sums in
-// parts alone.
+// The launchers. One instance for each head size and format (cmake/stubs.cmake). With an 8-bit cache all kernels sum in
+// parts.
 void native_schedule(Stream& stream, const ScheduleParams& params);
 // kTma: the tiles are loaded by TMA, for Hopper; else by cp.async.
 template <int kDim, bool kTma>

@@ -11,10 +11,10 @@
 // Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Three
 //   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Four warps take
 //   runs of two tiles: each computes the scores and weights of half a tile, transposed (keys x pairs) on the tensor
-//   cores, then a quarter of the outputs' elements for both. Between they exchange maxima, then weights, through shared
-//   memory. A chunk that one CTA has to itself is merged in registers. Otherwise each warp leaves its share of every part
-//   in scratch, and the one that comes last merges them. With DecodeRope the warp that takes pieces also norms, rotates and
-//   writes their new keys and values, and the four warps do so with their queries.
+//   cores, then a quarter of the outputs' elements for both. In between they exchange maxima, then weights, through shared
+//   memory. If one CTA computes a whole chunk, it merges the parts in registers. Otherwise each warp writes its share of
+//   every part to scratch, and the last warp that arrives for a share merges it. With DecodeRope the warp that takes pieces
+//   also norms, rotates and writes the pieces' new keys and values, and the four warps norm and rotate the queries.
 // Bytes moved: the visible keys and values once; for a split chunk 2 * pairs * (head_dim + 8) * 4 per part and KV head.
 // Numerics: order.cuh over the parts of parts.h: bit-equal with the prompt kernels for parts.
 // Preconditions: causal, or chunks of one query; native_schedule ran for these lengths with in_parts; if settled, what

@@ -10,8 +10,8 @@
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/pipeline.cuh"
 
-// How the pieces of the batch-invariant decode kernel and their tiles come to its compute warps (part_decode.cuh). Three
-// warps do nothing else: one takes pieces, one loads their keys and one their values by TMA.
+// The three producer warps of the batch-invariant decode kernel (part_decode.cuh), and their rings: one warp takes pieces,
+// one loads their keys and one their values by TMA.
 namespace warprow::cuda {
 namespace {
 
@@ -82,7 +82,7 @@ struct PartQueue {
   int32_t*
       slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: no piece), the first 32 boxes' blocks
 
-  // A whole warp waits for piece k. Returns false if there is none. `block`: lane l's is that of the l-th box.
+  // A whole warp waits for piece k. Returns false if there is none. `block`: lane l gets the block of the l-th box.
   __device__ bool get(uint32_t k, Piece& piece, int32_t* block = nullptr) const {
     turns.wait_full(k);
     const int32_t* slot = slots + k % kSlots * kSlotInts;
@@ -120,16 +120,16 @@ __device__ __forceinline__ int32_t block_of_box(
   return __ldcg(p.block_table.cells + table_begin + block_of(p, tile + min(n, num_tiles - 1)));
 }
 
-// On which the loading warps wait for a piece's new keys and values, where this kernel writes them.
+// A ring of barriers without data: the loading warps wait on it until this kernel has written a piece's new keys and values.
 using NewKv = Ring<PartQueue::kSlots>;
 
-// One warp: takes pieces and fetches their descriptions. It also writes this step's keys and values to the cache, a piece
-// behind, so that the first two pieces' older keys are loaded meanwhile.
+// One warp: takes pieces and fetches their descriptions. It also writes a piece's new keys and values to the cache, but only
+// after it has queued the next piece: so the loading warps have two pieces whose older keys they load meanwhile.
 template <int kDim, KvFormat kFormat>
 __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const NewKv& new_kv) {
   const int lane = threadIdx.x % 32;
   const bool writes = kFormat == KvFormat::kBF16 && p.rope.on && p.rope.writes_kv;
-  int32_t before = 0;  // as `field`, of the piece before
+  int32_t before = 0;  // the previous piece's `field`
   const auto piece_of = [](int32_t of_lanes) {
     Piece piece;
     auto* ints = reinterpret_cast<int32_t*>(&piece.item);
@@ -174,7 +174,7 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const
       before = field;
     }
     if (!any) {
-      // A launch takes as often as there are pieces, and this CTA took once less than it has pieces.
+      // The counter wraps to 0 after num_pieces takes. This CTA has taken one time less than it has pieces: take once more.
       if (lane == 0 && pieces.dealt()) {
         static_cast<void>(pieces.take(p));
       }

@@ -11,21 +11,20 @@
 namespace warprow::cuda {
 namespace {
 
-// What the compute warps tell each other of a run of tiles, in shared memory.
+// What the compute warps exchange about a run of tiles, in shared memory.
 template <int kHeadTiles>
 struct PartExchange {
   static constexpr int kPairs = 8 * kHeadTiles;
   using Max = float[kTileWarps][kPairs];     // of the scores that a warp computed of a tile
   using Weights = uint4[kHeadTiles][2][32];  // of a tile: two steps of 16 keys, by lane
   Weights weights[kRunTiles];
-  Max max[2][kRunTiles];  // by turns, since a warp may be a run ahead
+  Max max[2][kRunTiles];  // double-buffered, since a warp may be a run ahead
 };
 
-// The part in work and the parts before it, for up to 8 * kHeadTiles (query, head) pairs. Of a run of tiles each warp
-// computes the scores and weights of a share of one tile. It multiplies all weights with a quarter of the head's elements.
-// Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8, with an 8-bit cache 2g
-// and 2g + 1. Sums: lane (g, t) has pair
-// g.
+// The state of the current part and that of the parts before it, for up to 8 * kHeadTiles (query, head) pairs. Of a run of
+// tiles each warp computes the scores and weights of a share of one tile. It multiplies all weights with a quarter of the
+// head's elements. Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8, with an
+// 8-bit cache 2g and 2g + 1. Sums: lane (g, t) has pair g.
 template <int kHeadDim, int kHeadTiles, KvFormat kFormat>
 struct PartState {
   static constexpr int kDim = kHeadDim;
@@ -181,7 +180,7 @@ struct PartState {
     }
   }
 
-  // Brings the part's sums under a higher maximum.
+  // Rescales the part's sums to a higher maximum.
   __device__ void shrink(const float (&by)[2], int h) {
     const int lane = threadIdx.x % 32;
     const float even = __shfl_sync(0xffffffffU, by[0], lane / 8);
@@ -297,7 +296,7 @@ struct PartState {
     }
   }
 
-  // Takes a tile's weights, and brings the part under their maximum.
+  // Loads a tile's weights from shared memory, and rescales the part's sums to their maximum.
   __device__ void take_weights(const typename Exchange::Weights& from,
                                const typename Exchange::Max& tops,
                                float scale) {
@@ -431,7 +430,7 @@ struct PartState {
       }
     }
   }
-  // As halves, four adjacent elements of every 16 in a lane.
+  // Loads the queries as halves: a lane gets four adjacent elements of every 16.
   __device__ void load_halves(const NativeParams& p, const Piece& piece) {
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -8,8 +8,8 @@
 namespace warprow::cuda {
 
 // Batch-invariant attention adds up a query's keys in parts, which begin at fixed positions of the sequence. Inside a
-// part tiles of kPartTile keys follow each other, and the parts are merged in order (order.cuh). Who computes which part
-// is free: a CTA may take one part of a row or all of them.
+// part tiles of kPartTile keys follow each other, and the parts are merged in order (order.cuh). Any CTA may compute any
+// part: it may take one part of a row or all of them.
 //
 // A part is 256 keys long. From position 8192 on it is a sixteenth of the largest power of two up to its position, so
 // that the parts stay few and each is a small share of a row.

@@ -149,7 +149,7 @@ struct KeyFeed {
   }
 };
 
-// With an 8-bit cache: replaces the queries by halves in the order of order.cuh. After a barrier that follows their copy.
+// With an 8-bit cache: replaces the queries by halves, in the order of order.cuh. Call it after a barrier behind their copy.
 template <typename Sizes, KvFormat kFormat>
 __device__ void round_queries(uint32_t queries) {
   using Two = Operands<kFormat>;

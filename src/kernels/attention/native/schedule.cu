@@ -9,7 +9,7 @@
 // Mapping: CTA 0 for decode, CTA 1 for prefill; threads over chunks of decode rows, and over prefill rows.
 // Bytes moved: a few per row and piece; a few microseconds, once per step and KV group.
 // Numerics: integers. The splits depend on the lengths of the whole batch, and so does the order of a decode
-//   row's sums; in parts (parts.h) a row is split between parts, and the order stays.
+//   row's sums; in parts (parts.h) a row is split only at the borders of parts, which keeps the order.
 // Preconditions: at most kMaxScheduledRows rows, and as many chunks of decode rows.
 // Origin: own design; longest pieces first as in list scheduling (Graham, 1969).
 namespace warprow::cuda {
@@ -150,7 +150,7 @@ __device__ Cutting choose_cutting(const int32_t* tiles_before, const SchedulePar
   CutCost cost;
   for (int32_t c = lane; c < n; c += 32) {
     const int32_t tiles = tiles_before[c + 1] - tiles_before[c];
-    // Without the positions of a window's keys, which change little.
+    // Counts parts as if the keys began at position 0. With a window the true position changes the number little.
     cost.add_chunk(cut(warp), tiles, p.in_parts ? num_parts(0, tiles * kDecodeTile) : tiles);
   }
   cost.add_lanes();

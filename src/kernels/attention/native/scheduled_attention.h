@@ -28,8 +28,8 @@ struct ScheduledAttentionArgs : PagedAttentionArgs {
   // table, the schedule and older keys are complete when this launch starts, even if it starts early. Decode
   // then prefetches older keys while the preceding launch still runs.
   bool settled = false;
-  // Not null: q, which lies in rope->qkv, and this step's keys and values are as the projection left them; rope_kv_write's
-  // work is part of this operation (attention_takes_rope). qkv keeps them so.
+  // Not null: attention_forward also does the work of rope_kv_write (attention_takes_rope). q, which lies in rope->qkv, and
+  // this step's keys and values are then the projection's output, without norm and rotation. qkv itself is not changed.
   const RopeKvWriteArgs* rope = nullptr;
 };
 

@@ -122,8 +122,8 @@ class LinearRun {
   static constexpr int64_t kSharedBytes = 4 << 20;  // of weights that each worker may read
   static constexpr int64_t kSerialElems = 8192;     // below this, waking the pool costs more
 
-  // Rows that are multiplied together. Each worker has blocks of its own if that costs little: then it finds the rows,
-  // and the next operation finds the products, in its core's cache.
+  // Rows that are multiplied together. Each worker has blocks of its own if that costs little: then the rows, and later the
+  // products for the next operation, are in its core's cache.
   [[nodiscard]] int64_t rows_of_block() const {
     int64_t num_blocks = ceil_div(num_toks_, kernels_.block_rows);
     int64_t weight_bytes = 0;

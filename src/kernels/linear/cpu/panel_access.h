@@ -9,8 +9,8 @@
 
 // The loops of the CPU linear layer (this file, panel_float.h, panel_int8.h) are templates over a vector type
 // V. panel_loops.inl instantiates them, once for each instruction set, with a PanelVector of that set
-// (panel_vector_*.h). PanelVector is in an anonymous namespace, so every instantiation is local to its file. These headers therefore contain only templates over V
-// and call no function of the standard library.
+// (panel_vector_*.h). PanelVector is in an anonymous namespace, so every instantiation is local to its file. Therefore these
+// headers contain only templates over V and call no function of the standard library.
 //
 // Numerics: the same for every V except the generic one (whose fma rounds twice), and for every number of
 //   rows, tile and thread. A sum starts at out_bias or 0.

@@ -49,8 +49,8 @@ struct AmxBf16Panels {
 
   static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-  // What the tiles of two panels begin and end with. It is in memory long before a tile is loaded from it: a load behind a
-  // store to the same bytes would wait until all stores before that one have left, those of the last sums too.
+  // The initial sums of two panels, and their last weights. They are stored long before a tile is loaded from them: a load
+  // right after a store to the same bytes would wait for all earlier stores to drain, those of the last sums too.
   struct Ends {
     alignas(64) float bias[2][kLanes];
     alignas(64) std::byte w[2][kStepBytes];  // weights of the last inputs, with zeros behind them
@@ -200,8 +200,8 @@ struct AmxBf16Panels {
         fill_tail(job, panel + p, ends.w[p]);
       }
     }
-    // Rows in tiles: the last one may have rows behind the job's. Else the last tile ends with the rows, and what it has
-    // in common with the one before comes out the same.
+    // Rows in tiles: the last tile may have rows behind the job's. Else the last tile ends at the job's last row. Rows that it
+    // shares with the tile before are computed twice, with the same result.
     const int64_t last = rows.tile_rows > 0 ? job.num_rows : job.num_rows - height;
     // Each pair of row tiles prefetches its share of the next panels, and its y within the first half of its inputs.
     const int64_t num_pairs = (job.num_rows + 2 * height - 1) / (2 * height);

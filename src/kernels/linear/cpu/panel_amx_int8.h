@@ -12,9 +12,9 @@ namespace warprow::cpu {
 // Sums over int8 activations and weights in groups of 32 with AMX, for many rows. The integer sum of a group is exact in
 // whatever order, and the float operations on it are those of Int8Panels, so that the bits are the same.
 //
-// Mapping: up to 16 rows and one panel at a time. For a block of inputs the tiles' dot products leave the [row][output]
-// sums of each group in memory; then a second pass scales and adds them. The passes take turns because a core that runs tile
-// instructions does half as many vector operations a cycle.
+// Mapping: up to 16 rows and one panel at a time. For a block of inputs a first pass of tile instructions writes the
+// [row][output] sums of each group to memory; then a second pass scales and adds them. The passes are separate because a core
+// that runs tile instructions does half as many vector operations a cycle.
 template <typename V>
 struct AmxInt8Panels {
   using Access = PanelAccess<V>;
@@ -78,8 +78,8 @@ struct AmxInt8Panels {
     int32_t (*sums)[kTileRows][kLanes];
   };
 
-  // Multiplies group g into tile kTile and stores the tile of the group before: a store right behind its product would
-  // hold up those that follow. Returns true if g is the block's last group, whose tile is then stored too.
+  // Multiplies group g into tile kTile and stores the tile of the group before: a store right after its own product would
+  // delay the products that follow. Returns true if g is the block's last group, whose tile is then stored too.
   template <int kTile>
   static bool multiply_group(const Groups& c, int64_t g) {
     constexpr int kRowsTile = 4 + kTile % 2 * 2;
@@ -153,8 +153,8 @@ struct AmxInt8Panels {
 
   template <PackedKind kKind>
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
-    // Tiles of nearly equal height, the lower ones first. All have the registers of the highest: a lower one's last row
-    // is the next one's first, and unused.
+    // Tiles of nearly equal height, the lower ones first. All have the configuration of the highest, so a lower tile has one
+    // row more than it needs: the next tile's first row, whose sums are not used.
     const int64_t num_tiles = (job.num_rows + kTileRows - 1) / kTileRows;
     const int64_t height = job.num_rows / num_tiles;
     const int64_t num_high = job.num_rows % num_tiles;

@@ -12,9 +12,9 @@ namespace warprow::cpu {
 // two neighbours and saturates at s16. Widening each result to s32 would take as long as multiplying. So weights are
 // taken as the codes that are stored, u8 with their zero point, and as many products as surely fit are added up in s16.
 // Their sum is widened once, and the zero point times the sum of the inputs is subtracted from a group's sum. Bytes of
-// kQ8 and of tables have no room for that: few rows multiply magnitudes and move the signs to the inputs; for many rows both sides are
-// widened to s16 once, whose product, vpmaddwd, leaves s32. Everything is exact, and the float operations are GroupFactors, so
-// that the bits are those of Int8Panels.
+// kQ8 and of tables are too large for that: few rows multiply magnitudes and move the signs to the inputs; for many rows both
+// sides are widened to s16 once, and their product, vpmaddwd, is s32. Everything is exact, and the float operations are those
+// of GroupFactors, so that the bits are those of Int8Panels.
 //
 // Mapping: up to kDirectTile rows of a panel multiply the packed weights as they are unpacked. For more rows a block of
 // inputs is unpacked once, and tiles of kShortRows rows multiply it.

@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t larger_half(uint32_t most) {
   return max(most << 16, most & 0xffff0000U);
 }
 
-// What an input is multiplied with, and what a number is.
+// An input times `factor` is rounded to an e4m3 number. That number times `scale` stands for the input.
 struct F8Scale {
   float factor;
   float scale;

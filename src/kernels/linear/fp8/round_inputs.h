@@ -35,8 +35,8 @@ struct RoundInputsArgs {
   int32_t m = 0;
   int32_t k = 0;  // a multiple of 8
   F8Rows out;
-  // The product's matrix, of which so many bytes come to L2 before the wait for the preceding kernel: a multiple of 16. Not
-  // with norm_weight.
+  // The product's matrix. Its first ahead_bytes, a multiple of 16, are prefetched to L2 before the wait for the preceding
+  // kernel. Not with norm_weight.
   const std::byte* ahead = nullptr;
   int64_t ahead_bytes = 0;
 };

@@ -29,7 +29,7 @@ __device__ __forceinline__ float row_rms(const RoundInputsArgs& a, int64_t row) 
              : inverse_rms(a.squares + row * parts, parts, lane, width, a.norm_eps);
 }
 
-// This CTA's share of what comes to L2.
+// Prefetches this CTA's share of a.ahead to L2.
 __device__ __forceinline__ void prefetch_ahead(const RoundInputsArgs& a) {
   constexpr int64_t kPiece = 4096;
   const int64_t stride = int64_t{kThreads} * gridDim.x * kPiece;

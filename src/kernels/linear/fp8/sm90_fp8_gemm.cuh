@@ -18,13 +18,13 @@
 #include <algorithm>
 #include <cuda_runtime.h>
 
-// Formula: as in linear.h with an e4m3 w and inputs that round_inputs has rounded. A product is the sum of numbers' products,
-//   times the scale of w's row, times the token scale. With groups: of each 128 inputs, times both groups' scales, and the sum
-//   of those times the token scale.
+// Formula: as in linear.h with an e4m3 w and inputs that round_inputs has rounded. The sum of the numbers' products is
+//   multiplied by the scale of w's row and by the token scale. With groups, the sum over each 128 inputs is multiplied by both
+//   groups' scales, and the sum of these by the token scale.
 // Shapes: w in units (fp8_tiles.h); x e4m3 [m, k] with scales (F8Rows), or one row in bf16; y bf16 or float32.
-// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, and tiles of w, by one copy each of TMA. The tensor
-//   cores add 128 inputs from zero, which are then added to float32 sums: their own sums have fewer bits. One row of x is
-//   rounded by each CTA that reads it, into shared memory, so that no kernel runs between two products.
+// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, and tiles of w, by one copy each of TMA. The tensor cores sum 128
+//   inputs from zero. CUDA cores add that to a float32 sum, since the tensor cores' accumulators have fewer bits. If x is one
+//   row, each CTA rounds it itself, into shared memory, so that no kernel runs between two products.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it
 //   waits for the preceding kernel.
 // Numerics: as above; float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's split
@@ -57,7 +57,7 @@ struct Threads {
 };
 
 constexpr int kTileBytes = 64 * kFp8TileCols;  // of w, 64 rows
-// Of a CTA's tile: units of w of each half, of which a gate has two.
+// Units of w in a half of a CTA's tile. A SwiGLU tile has two halves, of gate rows and of their up rows; others have one.
 __host__ __device__ constexpr int fp8_half_units(LinearEpilogue epilogue) {
   return epilogue == LinearEpilogue::kSwiGlu ? 2 : 4;
 }
@@ -79,7 +79,7 @@ struct Maps {
   CUtensorMap w_scales;  // of groups: [halves][units][tiles][16]
 };
 
-// The producer, one thread: loads tiles of w and x, and scales of groups. A copy has all rows of w.
+// The producer, one thread: loads tiles of w and x, and scales of groups. One copy loads all rows of w of a stage.
 template <int kCols, bool kRounds>
 struct Producer {
   using S = Stage<kCols, kRounds>;
@@ -239,7 +239,7 @@ class Multiplier {
           to = __fmaf_rn(part[i * 4 + j], __fmul_rn(of_w[j / 2], of_x[j % 2]), to);
         }
       }
-      fence_async_proxy();  // scales were read as usual memory
+      fence_async_proxy();  // scales were read by ld.shared
     } else {
 #pragma unroll
       for (int i = 0; i < kCols / 2; ++i) {
@@ -263,7 +263,7 @@ class Multiplier {
 // The only row of x, of which 128 threads round the CTA's part.
 class OnlyRow {
  public:
-  // Starts to load the row's beginning, so that it comes while the norm's squares are read.
+  // Starts to load the row's beginning, so that this overlaps the read of the norm's squares.
   __device__ explicit OnlyRow(const Fp8Params& q)
       : q_(q),
         x_(static_cast<const uint4*>(q.p.a.x)),
@@ -325,7 +325,7 @@ class OnlyRow {
 
   [[nodiscard]] __device__ uint4 chunk(int i) const { return i < chunks_ ? x_[i] : uint4{}; }
 
-  // As the bits of a float32, in all threads.
+  // The row's largest magnitude, as the bits of a float32, in all threads.
   [[nodiscard]] __device__ uint32_t largest() const {
     __shared__ uint32_t most_of[4];
     uint32_t most = 0;
@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
   }
   if (threadIdx.x >= T::kConsumers) {
     if (produces) {
-      if constexpr (!kRounds) {  // w needs no kernel before
+      if constexpr (!kRounds) {  // else it loads only w, which no kernel writes
         pdl_wait();
       }
       if (elect_one()) {

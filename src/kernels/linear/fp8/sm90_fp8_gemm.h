@@ -31,7 +31,7 @@ Sm90Fp8Plan sm90_fp8_plan(const PackedWeight& weight,
                           int32_t few_bytes = kSm90Fp8FewBytes);
 // Estimated microseconds on an H200 of a plan with 128 columns.
 double sm90_fp8_us(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t k, int32_t num_sms);
-// Of a stage of the ring; where other CTAs' sums and the rounded row begin; of a CTA.
+// Bytes of a stage of the ring; where other CTAs' sums and the rounded row begin in shared memory; bytes of a CTA.
 int32_t sm90_fp8_stage_bytes(const Sm90Fp8Plan& plan);
 int32_t sm90_fp8_parts_at(const Sm90Fp8Plan& plan);
 int32_t sm90_fp8_row_at(const Sm90Fp8Plan& plan);

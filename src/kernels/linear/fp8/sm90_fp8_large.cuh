@@ -265,7 +265,7 @@ class Consumer {
         }
       }
       __syncwarp();
-      // Every warp's products have read the stage when the warpgroup's have; its scales each warp reads by itself.
+      // A complete wgmma has read x and w for all four warps. But each warp reads scales by ld.shared, so wait for all warps.
       if (S::kMayGroup && p_.grouped) {
         fence_async_proxy();
         named_sync(1 + group_, 128);

@@ -17,12 +17,13 @@ int32_t sum_bytes(const Sm90Fp8Plan& plan) { return plan.cols * kRowBytes; }
 int32_t parts_bytes(const Sm90Fp8Plan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * kRowBytes : 0;
 }
-// With 128 columns other CTAs' sums come into the ring's room, behind the CTA's own.
+// With 128 columns other CTAs write their partial sums to the ring's memory, behind the CTA's own sums.
 bool sums_share_ring(const Sm90Fp8Plan& plan) { return plan.cols == 128; }
 int32_t ring_bytes(const Sm90Fp8Plan& plan) {
   return std::max(plan.stages * sm90_fp8_stage_bytes(plan), sum_bytes(plan));
 }
-// The rounded row of a part, and its groups' scales. Rows 1 to 7 of the operand are read 16 bytes further each.
+// The rounded row of a part, and its groups' scales. wgmma reads eight rows of an operand, here each 16 bytes behind the one
+// before (wgmma_plain_operand), so there is room behind the row.
 int32_t rounded_bytes(const Sm90Fp8Plan& plan, int32_t k) {
   const int32_t steps = ceil_div(fp8_tiles_of(k), plan.split);
   return plan.rounds ? round_up(steps * (kFp8TileCols + 4) + 256, 128) : 0;

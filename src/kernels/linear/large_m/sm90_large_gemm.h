@@ -27,7 +27,7 @@ Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_
 // Rows of y must be 16-byte aligned. With equal chunks both have the same bits.
 void sm90_bf16_gemm_large_m(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan);
 
-// One instance of the kernel for each kind of output (src/CMakeLists.txt).
+// One instance of the kernel for each kind of output (cmake/stubs.cmake).
 template <LinearEpilogue kEpilogue, bool kF32>
 void launch_sm90_large(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan);
 

@@ -71,7 +71,7 @@ class LargeOutputs {
     return a_.bias != nullptr && output < a_.n ? __ldg(a_.bias + output) : 0.0F;
   }
 
-  // Product i of the thread as an output: row lane / 4, or 8 below; column i / 4 * 8 + lane % 4 * 2 + i % 2.
+  // Product i of the thread as an output: row lane / 4, or lane / 4 + 8; column i / 4 * 8 + lane % 4 * 2 + i % 2.
   [[nodiscard]] __device__ float finished(float product, float scale, int output) const {
     if constexpr (WScales::kAny) {
       product = __fmul_rn(product, output < a_.n ? w_scales_.at(output) : 0.0F);
@@ -98,7 +98,7 @@ class LargeOutputs {
                              const float (&scales)[2],
                              const float (&sum)[kCols / 2]) const {
     constexpr int kAtOnce = kOut < 128 ? kOut : 128;
-    const int row = warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;  // whose address the lane gives
+    const int row = warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;  // of the lane's stmatrix address
 #pragma unroll
     for (int first = 0; first < kOut; first += kAtOnce) {
       take_staging();

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) fill_tiles(const __grid_constant__ P
     }
     return;
   }
-  // Of a unit: 16 for each tile, or 16 in all; then zeros.
+  // The scales of a unit: 16 for each tile, or 16 in all; then zeros.
   auto* scales = reinterpret_cast<float*>(of_unit + int64_t{p.tiles} * number_bytes);
   const int places = static_cast<int>((p.unit_bytes - int64_t{p.tiles} * number_bytes) / 4);
   const int used = (grouped ? p.tiles : 1) * kQuantTileRows;

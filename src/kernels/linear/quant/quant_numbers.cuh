@@ -48,12 +48,12 @@ struct QuantScale {
   }
 };
 
-// Of 0 to 3.
+// Word i, 0 to 3.
 __device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// 2^23 as a float32. With a number below 2^23 in its last bits it is that much more.
+// The bits of 2^23 as a float32. A number below 2^23, put into the low bits, makes it the float32 2^23 + number.
 constexpr uint32_t kTwoTo23 = 0x4b000000U;
 
 // A lane's words of a tile.
@@ -86,7 +86,7 @@ template <>
 struct QuantNumbers<PackedKind::kQ4, false> {
   using Scale = QuantScale;
   static constexpr int kStepsOfLoad = 4;
-  // A pair of bf16 that are 128 more. Up to 127: one more is one more in the last place.
+  // 128 + zero as a bf16, twice. Exact up to 127: from 128 to 255 a bf16 has steps of 1.
   __device__ static uint32_t zero_of(uint32_t zero) { return (0x4300U + zero) * 0x00010001U; }
 
   __device__ __forceinline__ static uint32_t weights(
@@ -97,15 +97,15 @@ struct QuantNumbers<PackedKind::kQ4, false> {
   }
 };
 
-// Row u has bytes 1 and 3 of a word, row u + 8 bytes 0 and 2. As __byte_perm takes the first of them, under the upper bytes of
-// kTwoTo23.
+// A selector for __byte_perm(word, kTwoTo23, ..): puts the row's first byte below the upper bytes of kTwoTo23. Row u has bytes
+// 1 and 3 of a word, row u + 8 has bytes 0 and 2.
 __device__ __forceinline__ uint32_t byte_selector(int row) { return row == 0 ? 0x7441 : 0x7440; }
 
 template <>
 struct QuantNumbers<PackedKind::kQ8, false> {
   using Scale = QuantScale;
   static constexpr int kStepsOfLoad = 2;
-  // A float32 that is 2^23 more.
+  // The bits of the float32 2^23 + zero.
   __device__ static uint32_t zero_of(uint32_t zero) { return kTwoTo23 + zero; }
 
   __device__ __forceinline__ static uint32_t weights(
@@ -120,11 +120,11 @@ struct QuantNumbers<PackedKind::kQ8, false> {
   }
 };
 
-// Float32 scales and biases. A number is read as a float32 that is 2^23 more. What is less than that is exact, and so is its
-// product with the scale.
+// Float32 scales and biases. A number is read as the float32 2^23 + number. Subtracting 2^23 + zero point is exact, and so is
+// the product with the scale.
 //
-// The scale of a row whose numbers are used where their nibbles lie in half a word: row u in nibbles 0 and 2, row u + 8 in 1
-// and 3. There a number is 16^nibble times as large, for which its scale makes up.
+// The scale of a row whose numbers are nibbles. These are not shifted: in half a word row u has nibbles 0 and 2, row u + 8
+// nibbles 1 and 3. So a number is read 16^nibble times too large, and its scale is divided by that.
 struct NibbleScale {
   float zero[2];
   float scale[2];
@@ -212,7 +212,7 @@ struct QuantNumbers<PackedKind::kQ8, true> {
   }
 };
 
-// Bytes of b and a, b's above; each of the lower four nibbles of selector names one.
+// Picks four of eight bytes: each of the lower four nibbles of selector names one, 0 to 3 of a, 4 to 7 of b.
 __device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
   uint32_t out;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));

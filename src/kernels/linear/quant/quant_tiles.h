@@ -29,9 +29,9 @@
 //         bytes, likewise.
 //   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6, kQ8 and kTable, which has no bias.
 //
-// Kernels take a weight as the bf16 quant_weight. With kF16 it is the exact value rounded to bf16, up to one place in the
-// rare cases in which that value is within 2^-8 of a place from the middle between two numbers. With kF32 it is the float32
-// scale * number + bias rounded to bf16, always: what rows of bf16 have, which are decoded from GGUF's blocks.
+// Kernels take a weight as the bf16 quant_weight. With kF16 it is the exact value rounded to bf16. In rare cases it is off by
+// one unit in the last place: if the value is within 2^-8 units of the middle between two bf16 numbers. With kF32 it is
+// always the float32 scale * number + bias rounded to bf16, as in rows of bf16 that are decoded from GGUF's blocks.
 namespace warprow {
 
 inline constexpr int32_t kQuantTileRows = 16;
@@ -56,15 +56,15 @@ constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
          kQuantTileCols / weight.group * kQuantTileRows * of_group;
 }
 
-// What a matrix's stored numbers stand for: numbers less the zero point. kTable: the table's numbers are bytes, 128 more than
-// they are, which is the zero point; four in a word, the first one lowest.
+// What a matrix's stored codes stand for: number = code - zero_point. kTable: a code is the byte at its place in `table`, which
+// holds numbers + 128, four in a word, the first one lowest; zero_point is 128.
 struct QuantCodes {
   uint32_t zero_point = 0;
   uint32_t table[4] = {};
 };
 [[nodiscard]] QuantCodes quant_codes(const PackedWeight& weight);
 
-// Magnitudes of scales that tiles with kF16 can hold end before this.
+// Tiles with kF16 hold scales of magnitudes below this.
 inline constexpr float kQuantScaleLimit = 128.0F;
 // A scale in a tile: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. Scales of e4m3
 // are 2^120 times as large, since kernels read e4m3 numbers as 2^-120 times what they are.

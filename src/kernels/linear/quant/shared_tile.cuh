@@ -36,7 +36,7 @@ class SharedTile {
     uint4 of[kLoads];
     uint4 upper;  // kQ6's upper bits
   };
-  // Those of kStepsOfLoad steps from step i * kStepsOfLoad on.
+  // Reads the numbers of kStepsOfLoad steps from step i * kStepsOfLoad on.
   __device__ __forceinline__ void read(Words& to, int i) const {
     to.of[i] = load_shared_four(numbers_ + i * 512);
   }
@@ -115,7 +115,7 @@ __device__ __forceinline__ void with_scale_groups(const ScaleGroups& q, F&& f) {
   }
 }
 
-// What holds for all groups, with which scales begin.
+// Sets the fields of the scales that are the same for all groups.
 template <PackedKind kKind, bool kF32Scales>
 __device__ __forceinline__ void set_codes(
     const QuantCodes& codes, typename QuantNumbers<kKind, kF32Scales>::Scale (&scales)[2]) {

@@ -120,11 +120,11 @@ template <PackedKind kKind, bool kF32Scales, int kCols>
 class Multiplier {
  public:
   using Numbers = QuantNumbers<kKind, kF32Scales>;
-  // For few rows, warps on their own (mma) do not wait for products before they make numbers for the next. Both have the same
-  // bits.
+  // For few rows each warp uses mma on its own, so it can dequantise the next weights before its products are complete. mma
+  // and wgmma have the same bits.
   static constexpr bool kByWarps = kCols <= 32;
-  // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with one. With
-  // others that took longer (docs/experiments/linears_cuda.md).
+  // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with the current
+  // tile. With other scales that was slower (docs/experiments/linears_cuda.md).
   static constexpr bool kReadsAhead = kF32Scales;
   // Steps of 16 inputs whose numbers are in registers at once.
   static constexpr int kSteps = kCols == 128 ? 4 : 8;
@@ -167,8 +167,8 @@ class Multiplier {
     }
   }
 
-  // Loads of warps may still be on their way when the products that use them are only queued (mbarrier.cuh). wgmma has its
-  // operands when it is waited for.
+  // With mma the warp's loads from the stage may still be in flight here, because the mma that use them are only queued. The
+  // fence orders them before TMA's next write to the stage. With wgmma, wgmma_wait has waited for all reads.
   __device__ __forceinline__ void release(const Ring& ring) const {
     if constexpr (kByWarps) {
       fence_async_proxy();
@@ -189,7 +189,7 @@ class Multiplier {
                                                float (&sum)[kCols / 8][4]) {
     int num_steps = at.num_steps;
     if constexpr (kReadsAhead) {
-      // So that the compiler keeps them and does not compute them again for each tile.
+      // Makes the compiler keep these values, else it computes them again for each tile.
       ring.data = warp_uniform(ring.data);
       ring.barriers = warp_uniform(ring.barriers);
       num_steps = warp_uniform(num_steps);
@@ -288,8 +288,8 @@ class Multiplier {
       wgmma(sum, d[i], wgmma_operand(x + step / 4 * (kCols * 128) + step % 4 * 32, 1024, 16));
     }
     wgmma_commit();
-    // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile. Other warpgroups keep the
-    // tensor cores busy.
+    // ptxas serialises wgmmas if registers with operands of later ones are written while they run. So this waits for them
+    // here; other warpgroups keep the tensor cores busy.
     wgmma_wait<0>();
   }
 

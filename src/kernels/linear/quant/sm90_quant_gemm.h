@@ -26,7 +26,7 @@ Sm90QuantPlan sm90_quant_plan(const PackedWeight& weight,
                               int32_t num_sms,
                               int32_t split = 0,
                               int32_t groups = 0);
-// Of a stage of the ring, and of a CTA.
+// Bytes of a stage of the ring; where other CTAs' sums begin in shared memory; bytes of a CTA.
 int32_t sm90_quant_stage_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight);
 int32_t sm90_quant_parts_at(const Sm90QuantPlan& plan, const PackedWeight& weight);
 size_t sm90_quant_shared_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight);

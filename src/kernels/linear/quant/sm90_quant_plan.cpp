@@ -17,7 +17,7 @@ int32_t parts_bytes(const Sm90QuantPlan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
 }
 int32_t sum_bytes(const Sm90QuantPlan& plan) { return plan.cols * row_bytes(plan); }
-// With 128 columns other CTAs' sums come into the ring's room, behind the CTA's own.
+// With 128 columns other CTAs write their partial sums to the ring's memory, behind the CTA's own sums.
 bool sums_share_ring(const Sm90QuantPlan& plan) { return plan.cols == 128; }
 int32_t ring_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
   return std::max(plan.stages * sm90_quant_stage_bytes(plan, weight), sum_bytes(plan));
@@ -26,7 +26,7 @@ int32_t ring_bytes(const Sm90QuantPlan& plan, const PackedWeight& weight) {
 }  // namespace
 
 int32_t sm90_quant_parts(PackedKind kind, int32_t n, int32_t k) {
-  // Many inputs of a byte each are bound by memory with two parts already, and many rows lose by more.
+  // With many inputs of a byte each, two parts are already bound by memory, and more parts make many rows slower.
   const bool bytes = kind == PackedKind::kF8 || kind == PackedKind::kQ8;
   const int32_t most = bytes && k > 8192 ? 2 : 4;
   constexpr int32_t kLeastInputs = 512;  // of a part
@@ -72,7 +72,7 @@ Sm90QuantPlan sm90_quant_plan(
   plan.groups = groups > 0 ? groups : wide ? 3 : 1;
   const int32_t ctas = ctas_of(plan.groups);
   const int32_t most = plan.cols == 128 ? (plan.groups == 1 ? 2 : 1) : 3;
-  // Clusters of four do not find room everywhere where two CTAs share each SM.
+  // If only two CTAs fit on an SM, the GPU cannot place clusters of four on all SMs: so make room for three.
   const int32_t least = plan.split >= 4 && ctas > num_sms ? 3 : 1;
   const int32_t steps = ceil_div(ceil_div(weight.k, kQuantTileCols), plan.split);
   const int32_t extra = sums_share_ring(plan) ? 0 : parts_bytes(plan);

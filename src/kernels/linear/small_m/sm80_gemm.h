@@ -70,7 +70,7 @@ bool sm80_gemm_takes_norm(int32_t m, int32_t k);
 void sm80_bf16_gemm_small_m(Stream& stream, const Sm80GemmArgs& args);
 void sm80_bf16_gemm_small_m(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan);
 
-// One instance of the kernel for each pair (src/CMakeLists.txt).
+// One instance of the kernel for each pair (cmake/stubs.cmake).
 template <int kTileRows, int kRowGroups>
 void launch_sm80_gemm(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan);
 

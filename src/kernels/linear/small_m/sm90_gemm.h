@@ -13,7 +13,7 @@ namespace warprow::cuda {
 // The rows of x in the largest block of sm90_bf16_gemm_small_m. More rows are several blocks, which all load w.
 inline constexpr int32_t kMaxSm90GemmRows = 128;
 
-// One bf16 GEMM of Hopper's with an epilogue after it, on raw pointers. linear.h has the formulas.
+// One bf16 GEMM for Hopper with an epilogue after it, on raw pointers. linear.h has the formulas.
 struct Sm90GemmArgs {
   const void* w = nullptr;      // bf16 [n, k], 16-byte aligned
   const void* x = nullptr;      // bf16 [m, k], 16-byte aligned rows
@@ -71,7 +71,7 @@ size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan);
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args);
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 
-// One instance of the kernel for each pair (src/CMakeLists.txt).
+// One instance of the kernel for each pair (cmake/stubs.cmake).
 template <int kCols, int kGroups>
 void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 

@@ -46,7 +46,7 @@ __device__ void store_partial_sums(unsigned char* sums, const float (&sum)[kCols
   }
 }
 
-// One thread: sends every other CTA of the tile this CTA's partial sums of the rows that it finishes.
+// One thread: sends each other CTA of the tile this CTA's partial sums of the rows that the other CTA finishes.
 template <int kCols, int kGroups>
 __device__ void exchange_sums(const Params& p, const Place& at, uint32_t data, uint32_t barrier) {
   constexpr int kRowBytes = Sizes<kCols, kGroups>::kPitch * 4;

@@ -16,7 +16,7 @@ inline constexpr int32_t kMaxSm90WarpRows = 8;
 
 // Sizes shared by the kernel and its planner.
 inline constexpr int kSm90WarpUnit = 16;  // rows of w that a warp multiplies at a time
-inline constexpr int kMaxSm90Warps = 12;  // of a CTA, without the warp of the scales
+inline constexpr int kMaxSm90Warps = 12;  // of a CTA, without the warp that computes row scales
 inline constexpr int kSm90WarpSteps = 4;  // of 64 inputs, in a stage
 inline constexpr int kMaxSm90WarpStages = 16;
 inline constexpr int32_t kSm90WarpSharedBytes = 112 * 1024;  // two CTAs share an SM
@@ -41,13 +41,13 @@ Sm90WarpPlan sm90_warp_plan(int32_t m,
                             int32_t parts,
                             int32_t num_sms,
                             int32_t shared_bytes = kSm90WarpSharedBytes);
-// A stage's rows of x. Stages follow each other: TMA's swizzle goes by address.
+// Bytes of a stage's rows of x. Stages need not be aligned to 1024 bytes: TMA derives its swizzle from the address.
 WR_HD constexpr int32_t sm90_warp_x_bytes(int32_t m) { return m * kSm90WarpSteps * 128; }
 size_t sm90_warp_shared_bytes(const Sm90WarpPlan& plan, int32_t m);
 
 // Where a unit's rows of w are, as coordinates of the tensor map, and its outputs. A unit has 16 adjacent outputs, or 8
-// with their gates, or for the first half of a norm four times four outputs that are 16 apart: those whose squares one
-// branch of the tree of sums has (finish.cuh).
+// with their gates. For the first half of a norm it has four times four outputs that are 16 apart: their squares are one
+// quarter of a sum of squares (quarter_of_squares, finish.cuh).
 struct Sm90WarpUnit {
   int32_t row;     // of w, within a block of rows
   int32_t block;   // of 16 rows; else 0

@@ -238,8 +238,8 @@ class Multiplier {
                 first_step_ + at.step);
   }
 
-  // Multiplies kSteps steps of the stage from step `first` on. A warp issues in order and waits for the sum of the product
-  // before, so operands are read two products ahead.
+  // Multiplies kSteps steps of the stage from step `first` on. A warp issues in order, and each mma waits for the sum of the
+  // one before, so operands are read two products ahead.
   template <int kSteps>
   __device__ void multiply_steps(int first, float (&sum)[4]) const {
     const uint32_t w = w_ + stage_ * kWBytes + first * kStepBytes + w_lane_;
@@ -265,7 +265,7 @@ class Multiplier {
       mma_bf16(sum, o.w[1], o.x[2], o.x[3]);
     }
   }
-  // Loads a stage again, whose operands all lanes have.
+  // Refills a stage whose operands all lanes have read.
   __device__ void reload(int stage) {
     __syncwarp();
     if (to_load_ > 0) {
@@ -277,7 +277,7 @@ class Multiplier {
       next(load_);
     }
   }
-  // The whole part.
+  // Multiplies the warp's whole part of k.
   __device__ void multiply(float (&sum)[4]) {
 #pragma unroll 1
     for (int at = 0; at < num_steps_; at += kSm90WarpSteps) {
@@ -410,8 +410,8 @@ class Multiplier {
   uint32_t w_lane_;
   int x_row_;
   float4 bias_ = {};
-  float4 up_bias_or_weight_ = {};  // of the next norm
-  Load load_ = {};                 // the next values to load, and how many stages of them
+  float4 up_bias_or_weight_ = {};  // the weight is that of the next norm
+  Load load_ = {};                 // the next stage to load; to_load_: stages left
   int to_load_;
   int stage_ = 0;
   uint32_t phase_ = 0;

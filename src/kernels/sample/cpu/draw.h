@@ -37,7 +37,7 @@ TokenRow row_of(const float* logits,
 // Divides the row by the temperature, into scratch.changed, and the group maxima too, since division keeps the order.
 void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& scratch);
 
-// The tokens that min_p, top_k and top_p leave of a divided row. The most likely token always survives, too: division may
+// The tokens of a divided row that survive min_p, top_k and top_p. The most likely token always survives, too: division may
 // have made a token with a lower id equal to it.
 struct Survivors {
   Cut cut;

@@ -10,7 +10,7 @@ namespace warprow::cpu {
 struct DraftCheck {
   DraftProbs drafts;
   int32_t place;  // of the draft, whose token is in [0, n)
-  float* mass;    // [n]  of the tokens that the rules leave; changed
+  float* mass;    // [n]  of the tokens that survive the rules; overwritten
   int32_t n;
   double total;  // of mass; > 0
   uint64_t seed;

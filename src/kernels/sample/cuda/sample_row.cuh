@@ -32,7 +32,7 @@ struct RowPlan {
   bool too_short;  // stop ids are masked
   bool lists;      // allowed ids, bad words or biases
   bool processed;  // logprobs are of the logits after all rules
-  int32_t draft;   // behind the logits, which the draw verifies; negative: none
+  int32_t draft;   // the draft token that the draw verifies; negative: none
 
   // Whether logits differ from the raw ones.
   __device__ bool changed() const { return penalties || too_short || lists; }

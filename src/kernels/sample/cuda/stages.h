@@ -44,7 +44,7 @@ struct TileMasses {
   uint64_t before[kTested];
 };
 
-// What draw_drafts has for each row beside a draw's arrays.
+// The arrays of draw_drafts, one value for each row, beside those of sample.
 struct DraftScratch {
   int32_t* positions;  // [rows], like the others
   int32_t* tokens;

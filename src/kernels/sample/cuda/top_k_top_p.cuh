@@ -30,7 +30,7 @@ __device__ inline unsigned long long mass_up_to(SearchShared& shared,
   return block_sum(shared, mine);
 }
 
-// What precedes some tokens: its mass, or the number of its tokens. Tokens are ordered by logit, not by
+// For each token under test, the mass or the number of the tokens before it. Tokens are ordered by logit, not by
 // value: if the temperature's division makes two values equal, their logits still decide, not their ids.
 struct Tested {
   float logit[kTested];  // infinity: no token

@@ -8,8 +8,8 @@
 
 namespace warprow::cuda {
 
-// The verification of a draft by one CTA (rules/ratio.h), and the masses that it and the drafts' own distributions are made
-// of. Sums are in double and in a fixed order.
+// The verification of a draft by one CTA (rules/ratio.h), and the survivors' masses, which draw_drafts.cu uses too. Sums are
+// in double and in a fixed order.
 
 // A row's survivors of min_p, top_k and top_p, as masses e^(value - max).
 struct RowMasses {
@@ -48,7 +48,7 @@ __device__ inline double total_mass(BlockSums& shared, const RowMasses& masses) 
   return block_sum(shared, mine);
 }
 
-// What a rejected draft's distribution leaves of the masses.
+// The masses that remain if a rejected draft's distribution, times the total, is subtracted.
 struct RemainingMasses {
   const RowMasses& masses;
   double total;            // of masses
@@ -174,7 +174,7 @@ __device__ inline int32_t verify_draft(VerifyShared& shared,
   }
   key.purpose = RandomPurpose::kRecover;
   const int32_t other = draw_remaining(shared, left, key);
-  return other < 0 ? plan.draft : other;  // p and q differ by rounding alone
+  return other < 0 ? plan.draft : other;  // < 0: p and q differ by rounding alone
 }
 
 }  // namespace warprow::cuda

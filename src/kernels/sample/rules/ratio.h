@@ -19,7 +19,7 @@ WR_HD inline bool accepts_draft(float mass, double total, double q, const Random
   return uniform_open(random_bits(key, 0)) * (q * total) < static_cast<double>(mass);
 }
 
-// What q leaves of a token's mass.
+// A token's mass less q times the total; 0 if that is negative.
 WR_HD inline float remaining_mass(float mass, double total, double q) {
   const double left = static_cast<double>(mass) - q * total;
   return left > 0.0 ? static_cast<float>(left) : 0.0F;
