@@ -482,6 +482,40 @@ TEST_P(RopeKvWriteCuda, QuantisesForAnEightBitCache) {
   }
 }
 
+// Many tokens take another kernel than few.
+TEST_P(RopeKvWriteCuda, FewAndManyTokensHaveTheSameBits) {
+  for (const DType f8 : {DType::kF32, DType::kF8E4M3}) {
+    RopeCase c = GetParam();
+    c.type = DType::kBF16;
+    c.f8 = f8;
+    c.tokens = 603;
+    c.num_blocks = 40;
+    ArenaMemory device = memory();
+    const RopeKvWriteArgs many = c.args(device);
+    rope_kv_write(stream(), many);
+    const RopeKvWriteArgs all = c.args(device);
+    for (int64_t first = 0; first < c.tokens; first += 67) {
+      const int64_t n = std::min<int64_t>(67, c.tokens - first);
+      RopeKvWriteArgs few = all;
+      few.qkv = all.qkv.rows(first, n);
+      few.cos = make_strided(
+          all.cos.data + first * all.cos.stride[0], n, all.cos.shape[1], all.cos.stride[0]);
+      few.sin = make_strided(
+          all.sin.data + first * all.sin.stride[0], n, all.sin.shape[1], all.sin.stride[0]);
+      few.slot_mapping = make_view<const int64_t>(all.slot_mapping.data + first, n);
+      rope_kv_write(stream(), few);
+    }
+    const auto same = [&](const void* a, const void* b, size_t bytes) {
+      return download(static_cast<const std::byte*>(a), bytes) ==
+             download(static_cast<const std::byte*>(b), bytes);
+    };
+    const size_t cache_bytes = c.cache_size() * dtype_bytes(many.kv.dtype);
+    EXPECT_TRUE(same(many.qkv.data, all.qkv.data, c.qkv_matrix().size() * sizeof(uint16_t)));
+    EXPECT_TRUE(same(many.kv.k, all.kv.k, cache_bytes));
+    EXPECT_TRUE(same(many.kv.v, all.kv.v, cache_bytes));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes,
                          RopeKvWriteCuda,
                          ::testing::Values(RopeCase{16, 8, 128, 128, 128, false, true},

@@ -59,19 +59,32 @@ __device__ __forceinline__ float norm_factor(float squares, int32_t dim, float e
   return 1.0F / sqrtf(__fadd_rn(squares / static_cast<float>(dim), eps));
 }
 
-// weight: of the lane's elements. All lanes of the warp take part; those whose head has no norm keep x.
-template <int kLanes>
-__device__ __forceinline__ void norm_head(
-    bool has_norm, int32_t dim, float eps, const float (&weight)[kVec], float (&x)[kVec]) {
+// A lane's share of a head's sum of squares.
+__device__ __forceinline__ float lane_squares(const float (&x)[kVec]) {
   float squares = 0.0F;
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
     squares = fmaf(x[i], x[i], squares);
   }
-  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), dim, eps);
+  return squares;
+}
+
+__device__ __forceinline__ void apply_norm(float factor,
+                                           const float (&weight)[kVec],
+                                           float (&x)[kVec]) {
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
-    x[i] = has_norm ? x[i] * factor * weight[i] : x[i];
+    x[i] = x[i] * factor * weight[i];
+  }
+}
+
+// weight: of the lane's elements. All lanes of the warp take part; those whose head has no norm keep x.
+template <int kLanes>
+__device__ __forceinline__ void norm_head(
+    bool has_norm, int32_t dim, float eps, const float (&weight)[kVec], float (&x)[kVec]) {
+  const float factor = norm_factor(sum_of_lanes<kLanes>(lane_squares(x)), dim, eps);
+  if (has_norm) {
+    apply_norm(factor, weight, x);
   }
 }
 

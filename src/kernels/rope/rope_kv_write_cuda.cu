@@ -14,7 +14,7 @@
 // Formula, shapes, preconditions: rope_kv_write.h. qkv and the cache are both bf16 or both
 // float32, or the cache has 8-bit floats.
 // Mapping: 8, 16 or 32 adjacent lanes share a head, with four pairs or eight elements each. A CTA of 128
-//   threads takes 16, 8 or 4 heads of one token; with many tokens, twice as many. Shapes that do not fit,
+//   threads takes 16, 8 or 4 heads of one token, or with many tokens of four adjacent ones. Shapes that do not fit,
 //   and float32: a warp a head, one element at a time.
 // Bytes moved: T * ((4 * Hq + 6 * Hkv) * head_dim_k + 4 * Hkv * head_dim_v); twice as many with float32.
 // Numerics: float32 from the loaded elements to one rounding. Of the norm's squares, each lane adds eight, then a
@@ -59,6 +59,14 @@ struct Heads {
   bool e5m2;  // F8's format
 };
 
+// Where the first head of a slot's token is in the cache, in elements.
+template <typename T, typename C>
+__device__ __forceinline__ int64_t token_at(const Heads<T, C>& a, int64_t slot) {
+  const auto at = static_cast<uint32_t>(slot);  // a cache has fewer than 2^32 slots
+  const auto size = static_cast<uint32_t>(a.block_size);
+  return at / size * a.block_stride + at % size * a.token_stride;
+}
+
 // One head of a token, in qkv and in the cache. Heads are numbered q, then k, then v.
 template <typename T, typename C>
 struct Head {
@@ -81,11 +89,7 @@ __device__ __forceinline__ Head<T, C> head_of(const Heads<T, C>& a, T* row, int6
     head.norm = a.q_norm;
     return head;
   }
-  const auto in_cache = [&](int kv_head) {
-    const auto at = static_cast<uint32_t>(slot);  // a cache has fewer than 2^32 slots
-    const auto size = static_cast<uint32_t>(a.block_size);
-    return at / size * a.block_stride + at % size * a.token_stride + kv_head * a.head_stride;
-  };
+  const auto in_cache = [&](int kv_head) { return token_at(a, slot) + kv_head * a.head_stride; };
   if (h < num_rotated) {
     head.norm = a.k_norm;
     head.cache = slot < 0 ? nullptr : a.k_cache + in_cache(h - a.num_q_heads);
@@ -115,41 +119,29 @@ __device__ __forceinline__ void store_f8(
   }
 }
 
-// A group of lanes takes kRounds heads, and loads all of them before it processes the first. The norms'
-// weights, which no kernel writes, are loaded before griddepcontrol.wait.
-template <bool kInterleaved, int kLanes, int kRounds, typename C>
+// A group of lanes takes a head of one token. The norms' weights, which no kernel writes, are loaded before
+// griddepcontrol.wait.
+template <bool kInterleaved, int kLanes, typename C>
 __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
   constexpr bool kF8 = std::is_same_v<C, F8>;
   constexpr int kHeads = kThreads / kLanes;
-  const int group = static_cast<int>(blockIdx.y * kRounds * kHeads + threadIdx.x / kLanes);
+  const int number = static_cast<int>(blockIdx.y * kHeads + threadIdx.x / kLanes);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int num_heads = a.num_q_heads + 2 * a.num_kv_heads;
   Bf16* row = a.qkv + blockIdx.x * a.qkv_stride;
+  const Head<Bf16, C> kind = head_of(a, row, -1, number);
+  const Quads<kInterleaved> quads(lane, kind.rotated ? a.rot_dim : 0);
   // Lanes without a head stay active to the end, for the shuffles.
-  const auto active = [&](const Head<Bf16, C>& head, int r) {
-    return group + r * kHeads < num_heads && lane * kVec < head.dim;
-  };
-  const auto quads_of = [&](const Head<Bf16, C>& head) {
-    return Quads<kInterleaved>(lane, head.rotated ? a.rot_dim : 0);
-  };
-  float weight[kRounds][kVec] = {};
-#pragma unroll
-  for (int r = 0; r < kRounds; ++r) {
-    const Head<Bf16, C> head = head_of(a, row, -1, group + r * kHeads);
-    if (active(head, r) && head.norm != nullptr) {
-      quads_of(head).load(head.norm, weight[r]);
-    }
+  const bool active = number < a.num_q_heads + 2 * a.num_kv_heads && lane * kVec < kind.dim;
+  float weight[kVec] = {};
+  if (active && kind.norm != nullptr) {
+    quads.load(kind.norm, weight);
   }
   pdl_wait();
   pdl_release();
   const int64_t slot = a.slots[blockIdx.x];
-  uint4 raw[kRounds] = {};
-#pragma unroll
-  for (int r = 0; r < kRounds; ++r) {
-    const Head<Bf16, C> head = head_of(a, row, -1, group + r * kHeads);
-    if (active(head, r)) {
-      raw[r] = quads_of(head).load(head.at);
-    }
+  uint4 raw = {};
+  if (active) {
+    raw = quads.load(kind.at);
   }
   const bool norms = a.q_norm != nullptr || a.k_norm != nullptr || a.v_norm != nullptr;
   const bool turns = lane * kVec < a.rot_dim;
@@ -159,29 +151,135 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
     cos = *reinterpret_cast<const float4*>(a.cos + blockIdx.x * a.cos_stride + lane * 4);
     sin = *reinterpret_cast<const float4*>(a.sin + blockIdx.x * a.sin_stride + lane * 4);
   }
+  const Head<Bf16, C> head = head_of(a, row, slot, number);
+  float x[kVec];
+  if (kF8 || norms || head.rotated) {
+    unpack8(raw, x);
+    if (norms) {
+      norm_head<kLanes>(head.norm != nullptr, head.dim, a.norm_eps, weight, x);
+    }
+    if (head.rotated && turns) {
+      rotate<kInterleaved>(cos, sin, x);
+    }
+    raw = pack8(x);
+  }
+  if (active && head.changes()) {
+    quads.store(head.at, raw);
+  }
+  if (active && head.cache != nullptr) {
+    if constexpr (kF8) {
+      store_f8(quads, head.cache, x, *head.scale, a.e5m2);
+    } else {
+      quads.store(head.cache, raw);
+    }
+  }
+}
+
+constexpr int kToks = 4;
+
+// Sums over kLanes adjacent lanes, of a value for each token, with the bits of sum_of_lanes. The first exchanges halve the
+// tokens that a lane adds up, so that in the end it has the sum of one: lane_of_tok has that of a token.
+template <int kLanes>
+__device__ __forceinline__ float own_sum(float (&v)[kToks], int lane) {
+  int far = kLanes / 2;
 #pragma unroll
-  for (int r = 0; r < kRounds; ++r) {
-    const Head<Bf16, C> head = head_of(a, row, slot, group + r * kHeads);
-    const Quads<kInterleaved> quads = quads_of(head);
+  for (int toks = kToks / 2; toks > 0; toks /= 2, far /= 2) {
+    const bool upper = (lane & far) != 0;
+#pragma unroll
+    for (int i = 0; i < toks; ++i) {
+      const float own = upper ? v[i + toks] : v[i];
+      const float other = upper ? v[i] : v[i + toks];
+      v[i] = own + __shfl_xor_sync(~0U, other, far);
+    }
+  }
+#pragma unroll
+  for (; far > 0; far /= 2) {
+    v[0] += __shfl_xor_sync(~0U, v[0], far);
+  }
+  return v[0];
+}
+template <int kLanes>
+constexpr int lane_of_tok(int tok) {
+  return tok * (kLanes / kToks);
+}
+
+// For many tokens: a group of lanes takes a head of kToks tokens, so that it computes addresses, and for norms the roots, once
+// for all of them. blockIdx.x: heads; blockIdx.y: tokens.
+template <bool kInterleaved, int kLanes, typename C>
+__global__ void __launch_bounds__(kThreads) write_heads_of_tokens(Heads<Bf16, C> a,
+                                                                  int32_t num_toks) {
+  constexpr bool kF8 = std::is_same_v<C, F8>;
+  constexpr int kHeads = kThreads / kLanes;
+  const int number = static_cast<int>(blockIdx.x * kHeads + threadIdx.x / kLanes);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t first = int64_t{blockIdx.y} * kToks;
+  const Head<Bf16, C> head = head_of(a, a.qkv + first * a.qkv_stride, 0, number);
+  const Quads<kInterleaved> quads(lane, head.rotated ? a.rot_dim : 0);
+  // Lanes without a head stay active to the end, for the shuffles.
+  const bool active = number < a.num_q_heads + 2 * a.num_kv_heads && lane * kVec < head.dim;
+  const int count = active ? min(kToks, static_cast<int>(num_toks - first)) : 0;
+  const bool turns = head.rotated && lane * kVec < a.rot_dim;
+  const bool norms = __any_sync(~0U, active && head.norm != nullptr);
+  float weight[kVec] = {};
+  if (active && head.norm != nullptr) {
+    quads.load(head.norm, weight);
+  }
+  pdl_wait();
+  pdl_release();
+  uint4 raw[kToks] = {};
+  int64_t slots[kToks];
+  float4 cos[kToks] = {};
+  float4 sin[kToks] = {};
+#pragma unroll
+  for (int i = 0; i < kToks; ++i) {
+    slots[i] = -1;
+    if (i < count) {
+      raw[i] = quads.load(head.at + i * a.qkv_stride);
+      if (head.cache != nullptr) {
+        slots[i] = a.slots[first + i];
+      }
+      if (turns) {
+        cos[i] = *reinterpret_cast<const float4*>(a.cos + (first + i) * a.cos_stride + lane * 4);
+        sin[i] = *reinterpret_cast<const float4*>(a.sin + (first + i) * a.sin_stride + lane * 4);
+      }
+    }
+  }
+  float factor = 1.0F;
+  if (norms) {
+    float squares[kToks];
+#pragma unroll
+    for (int i = 0; i < kToks; ++i) {
+      float x[kVec];
+      unpack8(raw[i], x);
+      squares[i] = lane_squares(x);
+    }
+    factor = norm_factor(own_sum<kLanes>(squares, lane), head.dim, a.norm_eps);
+  }
+#pragma unroll
+  for (int i = 0; i < kToks; ++i) {
     float x[kVec];
-    if (kF8 || norms || head.rotated) {
-      unpack8(raw[r], x);
-      if (norms) {
-        norm_head<kLanes>(head.norm != nullptr, head.dim, a.norm_eps, weight[r], x);
+    unpack8(raw[i], x);
+    if (norms) {
+      const float of_tok = __shfl_sync(~0U, factor, lane_of_tok<kLanes>(i), kLanes);
+      if (head.norm != nullptr) {
+        apply_norm(of_tok, weight, x);
       }
-      if (head.rotated && turns) {
-        rotate<kInterleaved>(cos, sin, x);
+    }
+    if (turns) {
+      rotate<kInterleaved>(cos[i], sin[i], x);
+    }
+    if (head.changes()) {
+      raw[i] = pack8(x);
+      if (i < count) {
+        quads.store(head.at + i * a.qkv_stride, raw[i]);
       }
-      raw[r] = pack8(x);
     }
-    if (active(head, r) && head.changes()) {
-      quads.store(head.at, raw[r]);
-    }
-    if (active(head, r) && head.cache != nullptr) {
+    if (slots[i] >= 0) {
+      C* cache = head.cache + token_at(a, slots[i]);
       if constexpr (kF8) {
-        store_f8(quads, head.cache, x, *head.scale, a.e5m2);
+        store_f8(quads, cache, x, *head.scale, a.e5m2);
       } else {
-        quads.store(head.cache, raw[r]);
+        quads.store(cache, raw[i]);
       }
     }
   }
@@ -259,25 +357,26 @@ bool rope_fits_vectors(const RopeKvWriteArgs& args) {
 
 namespace {
 
-template <bool kInterleaved, int kLanes, int kRounds, typename C>
-void launch_rounds(Stream& stream, const Heads<Bf16, C>& heads, unsigned tokens) {
-  constexpr int kHeads = kThreads / kLanes * kRounds;
-  const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
-  const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kHeads)));
-  launch(stream,
-         "rope_kv_write",
-         {grid, kThreads},
-         write_heads<kInterleaved, kLanes, kRounds, C>,
-         heads);
-}
-
 template <bool kInterleaved, int kLanes, typename C>
 void launch_lanes(Stream& stream, const Heads<Bf16, C>& heads, unsigned tokens) {
   constexpr unsigned kManyTokens = 512;
-  if (tokens < kManyTokens) {
-    launch_rounds<kInterleaved, kLanes, 1>(stream, heads, tokens);
+  constexpr unsigned kMaxGridY = 65535;
+  const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
+  const auto head_blocks = static_cast<unsigned>(ceil_div(num_heads, kThreads / kLanes));
+  const unsigned token_blocks = ceil_div(tokens, static_cast<unsigned>(kToks));
+  if (tokens < kManyTokens || token_blocks > kMaxGridY) {
+    launch(stream,
+           "rope_kv_write",
+           {dim3(tokens, head_blocks), kThreads},
+           write_heads<kInterleaved, kLanes, C>,
+           heads);
   } else {
-    launch_rounds<kInterleaved, kLanes, 2>(stream, heads, tokens);
+    launch(stream,
+           "rope_kv_write",
+           {dim3(head_blocks, token_blocks), kThreads},
+           write_heads_of_tokens<kInterleaved, kLanes, C>,
+           heads,
+           static_cast<int32_t>(tokens));
   }
 }
 
