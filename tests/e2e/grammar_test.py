@@ -240,7 +240,7 @@ class Hostile(unittest.TestCase):
         for answer in (answers[0], answers[3]):
             self.assertEqual(answer["choices"], alone["choices"])
         for answer in answers[1:3]:
-            self.assertIn("leave none", answer["error"]["message"])
+            self.assertIn("exclude every token", answer["error"]["message"])
 
 
 class TheTestsOwn(unittest.TestCase):

@@ -220,7 +220,7 @@ class Serving(unittest.TestCase):
         rules = {"prompt": "x", "allowed_token_ids": [5], "logit_bias": {"5": -100}, "bad_words": []}
         self.assertEqual(self.server.post("/v1/completions", rules)[0], 200)  # -100 is a bias, not a ban
         rules = {"prompt": "x", "allowed_token_ids": [1], "min_tokens": 2, "stop_token_ids": [1]}
-        self.refuse(400, None, "leave none", "/v1/completions", rules)
+        self.refuse(400, None, "exclude every token", "/v1/completions", rules)
         self.refuse(400, "messages[0].role", "must be text", "/v1/chat/completions", {"messages": [{}]})
         self.refuse(400, None, "not JSON", "/v1/completions", "{")
         self.refuse(404, "model", "'other'", "/v1/completions", {"prompt": "x", "model": "other"})
