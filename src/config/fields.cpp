@@ -34,8 +34,7 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::dtype,
      .group = "Model",
      .help = "auto: bfloat16, and on a CPU int8 products for quantised weights; float32: exact; "
-             "slow on a "
-             "GPU",
+             "slow on a GPU",
      .common = true,
      .choices = "auto|float32|bfloat16"},
     {.name = "load-format",

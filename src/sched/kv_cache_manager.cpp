@@ -459,7 +459,7 @@ void KvCacheManager::cache_full_blocks(RequestKv& kv,
   extend_chains(kv, tokens);
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].state_pages > 0) {
-      continue;  // return_loans enters checkpoints
+      continue;  // return_loans puts checkpoints into the prefix cache
     }
     RequestKv::Table& table = kv.tables[g];
     const std::vector<BlockHash>& chain = kv.chains[static_cast<size_t>(groups_[g].chain)];

@@ -78,7 +78,7 @@ Result<ExitCode> run_top(const Arguments& arguments) {
   frame.flags().add_switch({.name = "once",
                             .value = "",
                             .group = "View",
-                            .help = "print one update and exit, as into a pipe; else q exits"},
+                            .help = "print one update and exit, as when piped; otherwise q exits"},
                            [&once](bool on) { once = on; });
   frame.add_output_flag();
   const auto begun = frame.begin(arguments, {.has_engine = false});

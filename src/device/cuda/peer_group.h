@@ -84,7 +84,7 @@ struct PeerLayout {
 // A group as the kernels of one rank get it.
 struct PeerGroup {
   std::byte* regions[kMaxPeers] = {};  // by rank, as this GPU sees them
-  const uint32_t* abort = nullptr;     // in host memory; not 0: waits end
+  const uint32_t* abort = nullptr;     // in host memory; not 0: all waits end
   int32_t rank = 0;
   int32_t size = 1;
   PeerLayout layout;

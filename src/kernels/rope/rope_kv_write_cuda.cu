@@ -213,6 +213,7 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_tokens(Heads<Bf16, C>
   const int number = static_cast<int>(blockIdx.x * kHeads + threadIdx.x / kLanes);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t first = int64_t{blockIdx.y} * kToks;
+  // In qkv that of the first token, in the cache that of slot 0.
   const Head<Bf16, C> head = head_of(a, a.qkv + first * a.qkv_stride, 0, number);
   const Quads<kInterleaved> quads(lane, head.rotated ? a.rot_dim : 0);
   // Lanes without a head stay active to the end, for the shuffles.

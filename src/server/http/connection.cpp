@@ -131,7 +131,7 @@ asio::awaitable<bool> Connection::begin() {
   if (!has_room && stream_.is_tls()) {
     stream_.drop_tls();  // close without a TLS alert
   } else if (!has_room) {
-    HttpReply refused = overload_reply("connections have used up their shared memory limit");
+    HttpReply refused = overload_reply("connections together have reached their memory limit");
     co_await refuse(std::move(refused));
   }
   co_return has_room;

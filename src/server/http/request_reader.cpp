@@ -224,7 +224,7 @@ bool RequestReader::refuse(int status, std::string message) {
 
 bool RequestReader::refuse_for_memory() {
   refusal_ =
-      overload_reply("requests have used up their shared memory limit (--max-buffered-bytes)");
+      overload_reply("requests together have reached their memory limit (--max-buffered-bytes)");
   return false;
 }
 
