@@ -178,32 +178,56 @@ inline VecF sum_each(const VecF (&v)[kLanes]) {
   return sum_fours(fours);
 }
 
+// Lane i of the result is lane i ^ N.
 template <int N, int... I>
-inline VecF rotate(VecF v, Indices<I...>) {
-  return __builtin_shufflevector(v, v, ((I + N) % kLanes)...);
+inline VecF swap(VecF v, Indices<I...>) {
+  return __builtin_shufflevector(v, v, (I ^ N)...);
 }
-// Fixed trees over the lanes.
-inline float sum_lanes(VecF v) {
+struct AddLanes {
+  VecF operator()(VecF a, VecF b) const { return a + b; }
+};
+struct MaxLanes {
+  VecF operator()(VecF a, VecF b) const { return max(a, b); }
+};
+// A fixed tree over the lanes: each of the lower half with one of the upper half, and so on.
+template <typename Op>
+inline float tree_of_lanes(VecF v, Op op) {
   if constexpr (kLanes >= 16) {
-    v += rotate<8>(v, LaneIndices{});
+    v = op(v, swap<8>(v, LaneIndices{}));
   }
   if constexpr (kLanes >= 8) {
-    v += rotate<4>(v, LaneIndices{});
+    v = op(v, swap<4>(v, LaneIndices{}));
   }
-  v += rotate<2>(v, LaneIndices{});
-  v += rotate<1>(v, LaneIndices{});
+  v = op(v, swap<2>(v, LaneIndices{}));
+  v = op(v, swap<1>(v, LaneIndices{}));
   return v[0];
 }
-inline float max_lanes(VecF v) {
+inline float sum_lanes(VecF v) { return tree_of_lanes(v, AddLanes{}); }
+inline float max_lanes(VecF v) { return tree_of_lanes(v, MaxLanes{}); }
+
+// The same trees for kLanes / 4 vectors at once: lanes 4i .. 4i + 3 have the result of v[i].
+constexpr int kTrees = kLanes / 4;
+template <int U, typename Op>
+inline VecF join_runs(VecF a, VecF b, Op op) {
+  return op(runs<U, 0>(a, b, LaneIndices{}), runs<U, 1>(a, b, LaneIndices{}));
+}
+template <int... I>
+inline VecF first_of_fours(VecF v, Indices<I...>) {
+  return __builtin_shufflevector(v, v, (I / 4 * 4)...);
+}
+template <typename Op>
+inline VecF trees_of_lanes(const VecF (&v)[kTrees], Op op) {
+  VecF fours;
   if constexpr (kLanes >= 16) {
-    v = max(v, rotate<8>(v, LaneIndices{}));
+    fours = join_runs<4>(join_runs<8>(v[0], v[2], op), join_runs<8>(v[1], v[3], op), op);
+  } else if constexpr (kLanes >= 8) {
+    fours = join_runs<4>(v[0], v[1], op);
+  } else {
+    fours = v[0];
   }
-  if constexpr (kLanes >= 8) {
-    v = max(v, rotate<4>(v, LaneIndices{}));
-  }
-  v = max(v, rotate<2>(v, LaneIndices{}));
-  v = max(v, rotate<1>(v, LaneIndices{}));
-  return v[0];
+  fours = op(fours, swap<2>(fours, LaneIndices{}));
+  fours = op(fours, swap<1>(fours, LaneIndices{}));
+  return first_of_fours(fours, LaneIndices{});
 }
 
 // e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (half a binade at either end is given up

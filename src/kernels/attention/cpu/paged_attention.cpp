@@ -104,16 +104,18 @@ struct PagedAttention {
   PagedAttentionArgs args;
   TileFunction run_tile;
   MergeFunction merge;
+  int32_t query_lines = kQueryLines;
 
   [[nodiscard]] int32_t group() const { return args.num_q_heads / args.kv.num_kv_heads; }
   [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(args.seq_lens.shape[0]); }
   [[nodiscard]] int32_t num_queries(int32_t row) const {
     return args.query_start_loc(row + 1) - args.query_start_loc(row);
   }
+  [[nodiscard]] int32_t queries_of_tile() const { return queries_per_tile(group(), query_lines); }
   // Query tiles of a row; 0 for padding.
   [[nodiscard]] int32_t num_tiles(int32_t row) const {
     const bool padding = args.idx_mapping(row) < 0 || args.seq_lens(row) <= 0;
-    return padding ? 0 : ceil_div(std::max(num_queries(row), 0), queries_per_tile(group()));
+    return padding ? 0 : ceil_div(std::max(num_queries(row), 0), queries_of_tile());
   }
   // First key that any of the row's queries sees, and the number of keys from there on.
   [[nodiscard]] int32_t first_key(int32_t row) const {
@@ -185,7 +187,7 @@ struct PagedAttention {
 
   [[nodiscard]] AttentionTile make_item(int32_t row, int32_t tile, int32_t kv_head) const {
     const KvLayerView& kv = args.kv;
-    const int32_t first = tile * queries_per_tile(group());
+    const int32_t first = tile * queries_of_tile();
     const int32_t row_start = args.query_start_loc(row);
     const int32_t queries = args.query_start_loc(row + 1) - row_start;
     const int64_t token = row_start + first;
@@ -208,7 +210,7 @@ struct PagedAttention {
     a.group = group();
     a.head_dim_k = kv.head_dim_k;
     a.head_dim_v = kv.head_dim_v;
-    a.num_queries = std::min(queries_per_tile(group()), queries - first);
+    a.num_queries = std::min(queries_of_tile(), queries - first);
     a.seq_len = args.seq_lens(row);
     a.first_position = a.seq_len - queries + first;
     a.window = args.window;
@@ -322,6 +324,7 @@ void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
   if (kv.dtype == DType::kBF16 && cpu_isa() >= CpuIsa::kAmx) {
     run.run_tile = paged_attention_tile_amx;
     run.merge = paged_attention_merge_amx;
+    run.query_lines = kAmxQueryLines;
   } else if (kv.dtype == DType::kBF16 && cpu_isa() >= CpuIsa::kAvx512Bf16) {
     run.run_tile = paged_attention_tile_avx512bf16;
     run.merge = paged_attention_merge_avx512bf16;

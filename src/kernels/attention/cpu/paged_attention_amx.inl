@@ -10,7 +10,9 @@ namespace {
 
 constexpr int kPairsOfTile = 16;
 
-inline bool takes_amx(const AttentionTile& a) { return takes_bf16(a) && a.group <= kQueryLines; }
+inline bool takes_amx(const AttentionTile& a) {
+  return takes_bf16(a) && a.num_queries * a.group <= kAmxQueryLines;
+}
 
 // Sums in tiles 0 .. 3: tile of lines + 2 * group of keys or elements. Lines in 4 and 5, keys or values in 6 and 7.
 inline TileShapes shapes_of_lines(int lines) {
@@ -104,11 +106,7 @@ void run_amx_lines(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     look_ahead(a, tiles, base, ahead);
     transpose_keys(a, w, at, kWhole, ahead);
     dot_tiles<Second>(w);
-    softmax_lines(a, w, base);
-    for (int line = 0; line < w.lines; ++line) {
-      float* weights = w.weights + int64_t{line} * kKeyTile;
-      round_to_pairs(weights, kKeyTile, weights);
-    }
+    softmax_lines<PairWeights>(a, w, base);
     interleave_values(a, w, at, kWhole, ahead);
     add_tiles<Second>(w);
     end_part(a, w, tiles, base);

@@ -23,13 +23,25 @@ inline VecF pair_everywhere(const float* pair) {
   __builtin_memcpy(&bits, pair, sizeof(bits));
   return as_float(splat(bits));
 }
+// Rounds `low` and `high` to bf16: the lanes of both in this order.
+inline void store_pairs(VecF low, VecF high, float* to) {
+  const __m512bh pairs = _mm512_cvtne2ps_pbh(high, low);
+  __builtin_memcpy(to, &pairs, sizeof(pairs));
+}
 // Rounds n floats to n bf16. `to` may be `from` or memory before it.
 inline void round_to_pairs(const float* from, int n, float* to) {
   for (int i = 0; i < n; i += kPairElements, to += kLanes) {
-    const __m512bh pairs = _mm512_cvtne2ps_pbh(load(from + i + kLanes), load(from + i));
-    __builtin_memcpy(to, &pairs, sizeof(pairs));
+    store_pairs(load(from + i), load(from + i + kLanes), to);
   }
 }
+struct PairWeights {
+  static void put(const VecF (&weights)[kTileVectors], float* to) {
+    WR_UNROLL
+    for (int g = 0; g < kTileVectors; g += 2) {
+      store_pairs(weights[g], weights[g + 1], to + g / 2 * kLanes);
+    }
+  }
+};
 
 // Swaps lane j of v[i] with lane i of v[j].
 template <int U>
@@ -220,11 +232,7 @@ void run_bf16(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     look_ahead(a, tiles, base, ahead);
     transpose_keys(a, w, at, see, ahead);
     in_blocks(w.lines, [&]<int Lines>(int line) { dot_lines<Lines>(w, line, see); });
-    const Span seen = softmax_lines(a, w, base);
-    for (int line = 0; line < w.lines; ++line) {
-      float* weights = w.weights + int64_t{line} * kKeyTile;
-      round_to_pairs(weights, kKeyTile, weights);
-    }
+    const Span seen = softmax_lines<PairWeights>(a, w, base);
     interleave_values(a, w, at, see, ahead);
     in_blocks(w.lines, [&]<int Lines>(int line) { add_pairs<Lines>(w, line, seen); });
     end_part(a, w, tiles, base);

@@ -12,8 +12,9 @@ namespace warprow::cpu {
 
 // Keys in a tile of the online softmax; tiles start at multiples of it.
 constexpr int32_t kKeyTile = 64;
-// (query, head) pairs that share a loaded key tile, as far as the group size allows.
-constexpr int32_t kQueryLines = 32;
+// (query, head) pairs that share a loaded key tile, as far as the group size allows. AMX multiplies two tiles of 16.
+constexpr int32_t kQueryLines = 64;
+constexpr int32_t kAmxQueryLines = 32;
 // Rows in scratch are padded to this many floats, enough for every instruction set.
 constexpr int32_t kRowPad = 16;
 
@@ -69,8 +70,8 @@ struct AttentionTile {
 
 static constexpr int32_t padded_row(int32_t n) { return (n + kRowPad - 1) / kRowPad * kRowPad; }
 // Queries in a full tile.
-static constexpr int32_t queries_per_tile(int32_t group) {
-  return group >= kQueryLines ? 1 : kQueryLines / group;
+static constexpr int32_t queries_per_tile(int32_t group, int32_t lines = kQueryLines) {
+  return group >= lines ? 1 : lines / group;
 }
 // Floats of the state of one part or of all: accumulators, maxima and sums of `lines` (query, head) pairs.
 static constexpr int64_t attention_state_floats(int64_t lines, int32_t dim_v) {

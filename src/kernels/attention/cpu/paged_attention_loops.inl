@@ -287,36 +287,63 @@ inline void dot_copied(const Work& w, int line, Span see) {
 }
 constexpr int kDotLines = 3;
 
+// The scores of kLanes keys from their dot products: -infinity for keys outside `see`, unless the line sees all of the tile.
+template <bool kSeesAll>
+inline VecF scores_of(const AttentionTile& a, const float* dots, int first, Span see) {
+  VecF s = load(dots + first) * a.scale;
+  if (a.soft_cap > 0.0F) {
+    s = capped(s, a.soft_cap);
+  }
+  if constexpr (!kSeesAll) {
+    VecI lane;
+    for (int i = 0; i < kLanes; ++i) {
+      lane[i] = i;
+    }
+    const VecI j = lane + first;
+    s = ((j >= see.begin) & (j < see.end)) ? s : splat(-kInfinity);
+  }
+  return s;
+}
+
+inline void scale_sums(const Work& w, int line, float factor) {
+  float* acc = w.part.acc + int64_t{line} * w.dim_v;
+  for (int d = 0; d < w.dim_v; d += kLanes) {
+    store(acc + d, load(acc + d) * factor);
+  }
+}
+
+// How a line's weights are stored.
+constexpr int kTileVectors = kKeyTile / kLanes;
+struct FloatWeights {
+  static void put(const VecF (&weights)[kTileVectors], float* to) {
+    WR_UNROLL
+    for (int g = 0; g < kTileVectors; ++g) {
+      store(to + g * kLanes, weights[g]);
+    }
+  }
+};
+
 // Online softmax of one line over one tile: replaces its dot products in w.weights by weights e^(s - max), 0
 // for keys that it does not see, updates its maximum and sum, and rescales its accumulator. `see` is relative
 // to the tile and not empty.
+template <typename Weights>
 inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span see) {
-  VecF scores[kKeyTile / kLanes];
+  VecF scores[kTileVectors];
   float* weights = w.weights + int64_t{line} * kKeyTile;
-  VecI lane;
-  for (int i = 0; i < kLanes; ++i) {
-    lane[i] = i;
-  }
   VecF top = splat(-kInfinity);
-  for (int g = 0; g < kKeyTile / kLanes; ++g) {
-    VecF s = load(weights + g * kLanes) * a.scale;
-    if (a.soft_cap > 0.0F) {
-      s = capped(s, a.soft_cap);
-    }
-    const VecI j = lane + g * kLanes;
-    s = ((j >= see.begin) & (j < see.end)) ? s : splat(-kInfinity);
-    scores[g] = s;
-    top = max(top, s);
+  for (int g = 0; g < kTileVectors; ++g) {
+    scores[g] = scores_of<false>(a, weights, g * kLanes, see);
+    top = max(top, scores[g]);
   }
   const float tile_max = max_lanes(top);
   const float old_max = w.part.max[line];
   const float new_max = old_max > tile_max ? old_max : tile_max;
   VecF sum = {};
-  for (int g = 0; g < kKeyTile / kLanes; ++g) {
-    const VecF e = exp_nonpositive(scores[g] - new_max);
-    sum += e;
-    store(weights + g * kLanes, e);
+  for (int g = 0; g < kTileVectors; ++g) {
+    scores[g] = exp_nonpositive(scores[g] - new_max);
+    sum += scores[g];
   }
+  Weights::put(scores, weights);
   const float tile_sum = sum_lanes(sum);
   if (new_max == old_max) {
     w.part.sum[line] += tile_sum;
@@ -325,9 +352,61 @@ inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span s
   const VecF shrink = exp_nonpositive(splat(old_max - new_max));
   w.part.sum[line] = w.part.sum[line] * shrink[0] + tile_sum;
   w.part.max[line] = new_max;
-  float* acc = w.part.acc + int64_t{line} * w.dim_v;
-  for (int d = 0; d < w.dim_v; d += kLanes) {
-    store(acc + d, load(acc + d) * shrink);
+  scale_sums(w, line, shrink[0]);
+}
+
+template <int... I>
+inline VecF each_four_times(const float* p, Indices<I...>) {
+  return VecF{p[I / 4]...};
+}
+template <int N, int... I>
+inline VecF four_everywhere(VecF v, Indices<I...>) {
+  return __builtin_shufflevector(v, v, (I % 4 + 4 * N)...);
+}
+
+// The same for kTrees lines that see all of the tile. A line alone waits for the trees over its lanes and for the steps of
+// e^x; together they share the trees.
+template <typename Weights>
+inline void softmax_whole_lines(const AttentionTile& a, const Work& w, int line) {
+  float* weights = w.weights + int64_t{line} * kKeyTile;
+  VecF tops[kTrees];
+  WR_UNROLL
+  for (int m = 0; m < kTrees; ++m) {
+    tops[m] = splat(-kInfinity);
+    WR_UNROLL
+    for (int g = 0; g < kKeyTile; g += kLanes) {
+      const VecF scores = scores_of<true>(a, weights + m * kKeyTile, g, {});
+      tops[m] = max(tops[m], scores);
+      store(weights + m * kKeyTile + g, scores);
+    }
+  }
+  const VecF tile_max = trees_of_lanes(tops, MaxLanes{});
+  const VecF old_max = each_four_times(w.part.max + line, LaneIndices{});
+  const VecF new_max = old_max > tile_max ? old_max : tile_max;
+  VecF sums[kTrees];
+  const auto of_line = [&]<int M>() {
+    const VecF limit = four_everywhere<M>(new_max, LaneIndices{});
+    sums[M] = VecF{};
+    VecF e[kTileVectors];
+    WR_UNROLL
+    for (int g = 0; g < kTileVectors; ++g) {
+      e[g] = exp_nonpositive(load(weights + M * kKeyTile + g * kLanes) - limit);
+      sums[M] += e[g];
+    }
+    Weights::put(e, weights + M * kKeyTile);
+  };
+  [&]<int... M>(Indices<M...>) {
+    (of_line.template operator()<M>(), ...);
+  }(typename MakeIndices<kTrees>::Type{});
+  const VecF tile_sum = trees_of_lanes(sums, AddLanes{});
+  const VecF shrink = exp_nonpositive(old_max - new_max);  // 1 where the maximum stays
+  const VecF sum = each_four_times(w.part.sum + line, LaneIndices{}) * shrink + tile_sum;
+  for (int m = 0; m < kTrees; ++m) {
+    w.part.sum[line + m] = sum[4 * m];
+    if (new_max[4 * m] != old_max[4 * m]) {
+      w.part.max[line + m] = new_max[4 * m];
+      scale_sums(w, line + m, shrink[4 * m]);
+    }
   }
 }
 
@@ -516,16 +595,26 @@ inline Span line_span(const AttentionTile& a, int line, int base) {
 }
 
 // Turns every line's dot products into weights. Returns the range of keys that at least one line sees.
+template <typename Weights>
 inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
   Span all = {kKeyTile, 0};
-  for (int line = 0; line < w.lines; ++line) {
+  for (int line = 0; line < w.lines;) {
     const Span see = line_span(a, line, base);
-    if (see.begin >= see.end) {
-      __builtin_memset(w.weights + int64_t{line} * kKeyTile, 0, kKeyTile * sizeof(float));
+    if (line + kTrees <= w.lines && see.end == kKeyTile &&
+        line_span(a, line + kTrees - 1, base).begin == 0) {
+      softmax_whole_lines<Weights>(
+          a, w, line);  // both ends grow with the position, so these see all
+      all = {0, kKeyTile};
+      line += kTrees;
       continue;
     }
-    softmax_line(a, w, line, see);
-    all = {least(all.begin, see.begin), most(all.end, see.end)};
+    if (see.begin < see.end) {
+      softmax_line<Weights>(a, w, line, see);
+      all = {least(all.begin, see.begin), most(all.end, see.end)};
+    } else {
+      __builtin_memset(w.weights + int64_t{line} * kKeyTile, 0, kKeyTile * sizeof(float));
+    }
+    ++line;
   }
   return all;
 }
@@ -548,7 +637,7 @@ void run_direct(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     locate_keys(a, base, see, at);
     look_ahead(a, tiles, base, ahead);
     dot_direct<Lines>(a, w, at, see, ahead);
-    add_values_direct<Lines>(a, w, at, softmax_lines(a, w, base));
+    add_values_direct<Lines>(a, w, at, softmax_lines<FloatWeights>(a, w, base));
     end_part(a, w, tiles, base);
   }
 }
@@ -571,7 +660,7 @@ void run_copied(const AttentionTile& a, const Work& w, const Tiles& tiles) {
         dot_copied<1>(w, line++, see);
       }
     }
-    add_values(w, softmax_lines(a, w, base));
+    add_values(w, softmax_lines<FloatWeights>(a, w, base));
     end_part(a, w, tiles, base);
   }
 }
