@@ -180,18 +180,33 @@ struct Int8Panels {
     }
   }
 
+  // Prefetches a tile's share of the next panels to L2, where unpacking them would wait for memory. The shares of all tiles
+  // of all blocks are those panels; behind the job's last panels lie those that this worker mostly takes next.
+  static void fetch_share(
+      const std::byte* next, int64_t bytes, int64_t share, int64_t end_share, int64_t shares) {
+    const std::byte* end = next + bytes * end_share / shares;
+    for (const std::byte* p = next + bytes * share / shares; p < end; p += 64) {
+      __builtin_prefetch(p, 0, 2);
+    }
+  }
+
   template <PackedKind kKind, int kPanels>
   static void int8_unpacked(const PanelJob& job, const Int8Rows& rows, int64_t panel) {
     constexpr int kGroup = Access::group_of(kKind);
     Int8Block block;
     const int64_t groups_per_block = Access::block_len(job.k, kMaxIntBlock) / kGroup;
     const int64_t num_groups = job.k / kGroup;
-    for (int64_t g0 = 0; g0 < num_groups; g0 += groups_per_block) {
+    const int64_t shares = (num_groups + groups_per_block - 1) / groups_per_block * job.num_rows;
+    const std::byte* next = Access::panel_at(job, panel + kPanels);
+    int64_t first_share = 0;
+    for (int64_t g0 = 0; g0 < num_groups; g0 += groups_per_block, first_share += job.num_rows) {
       const int64_t g1 = g0 + groups_per_block < num_groups ? g0 + groups_per_block : num_groups;
       for (int p = 0; p < kPanels; ++p) {
         unpack_int8<kKind>(job, panel + p, g0, g1, p, block);
       }
       for_each_even_tile<V::kIntRows>(job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+        const int64_t share = first_share + row;
+        fetch_share(next, kPanels * job.panel_bytes, share, share + kRows, shares);
         int8_tile<kKind, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
       });
     }
@@ -243,15 +258,25 @@ struct Int8Panels {
   }
   static void quantise_row(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16) {
     int64_t g = 0;
+    const auto by16_at = [&](int64_t group) WR_INLINE_LAMBDA {
+      return by16 == nullptr ? nullptr : by16 + 2 * group;
+    };
+    if constexpr (V::kQuantisesFour) {
+      // The last four may overlap those before, with the same results.
+      for (const int64_t groups = k / 32; groups >= 4 && g < groups; g += 4) {
+        g = g + 4 <= groups ? g : groups - 4;
+        V::quantise_four(x + g * 32, q + g * 32, by32 + g, by16_at(g));
+      }
+    }
     for (; (g + 1) * 32 <= k; ++g) {
-      quantise_group(x + g * 32, q + g * 32, by32 + g, by16 == nullptr ? nullptr : by16 + 2 * g);
+      quantise_group(x + g * 32, q + g * 32, by32 + g, by16_at(g));
     }
     if (g * 32 < k) {
       float rest[32] = {};
       for (int64_t i = g * 32; i < k; ++i) {
         rest[i - g * 32] = x[i];
       }
-      quantise_group(rest, q + g * 32, by32 + g, by16 == nullptr ? nullptr : by16 + 2 * g);
+      quantise_group(rest, q + g * 32, by32 + g, by16_at(g));
     }
   }
 };

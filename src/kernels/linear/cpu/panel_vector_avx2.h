@@ -24,6 +24,7 @@ struct PanelVector {
   static constexpr int kFloatRows = 3;  // 12 accumulators of 16 registers
   static constexpr int kFloatPanels = 1;
   static constexpr bool kDotsPairs = false;
+  static constexpr bool kQuantisesFour = false;
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set1(float f) { return {_mm256_set1_ps(f), _mm256_set1_ps(f)}; }

@@ -11,6 +11,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
+#include "kernels/simd/dispatch.h"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -60,6 +62,7 @@ struct PanelVector {
   static constexpr int kFloatPanels = 2;
   static constexpr bool kDotsPairs = false;
   static constexpr bool kOffsetWeights = true;
+  static constexpr bool kQuantisesFour = true;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set1(float f) { return _mm512_set1_ps(f); }
@@ -175,7 +178,90 @@ struct PanelVector {
     return _mm512_reduce_add_epi32(rounded);
   }
 
+  // Int8Panels::quantise_group for four groups, with the same results. A tree over the lanes and a division serve all four.
+  template <typename Group>
+  static void quantise_four(const float* x, int8_t* q, Group* by32, Group* by16) {
+    const I magnitude = _mm512_set1_epi32(0x7fffffff);
+    const auto abs_of = [&](int i) {
+      return _mm512_and_si512(_mm512_castps_si512(load(x + 16 * i)), magnitude);
+    };
+    I most[4];
+    WR_UNROLL
+    for (int g = 0; g < 4; ++g) {
+      most[g] = _mm512_max_epi32(abs_of(2 * g), abs_of(2 * g + 1));
+    }
+    const I amax = four_trees(
+        most[0], most[1], most[2], most[3], [](I a, I b) { return _mm512_max_epi32(a, b); });
+    const __m128 largest = _mm_castsi128_ps(first_of_lanes(amax));
+    const __mmask8 any = _mm_cmp_ps_mask(largest, _mm_set1_ps(1e-30F), _CMP_NLT_UQ);
+    const __m128 most_int = _mm_set1_ps(127.0F);
+    const __m128 scale = _mm_maskz_div_ps(any, largest, most_int);
+    const F inverse = _mm512_castps128_ps512(_mm_maskz_div_ps(any, most_int, largest));
+    I sums[2];  // of 16 inputs, four times each
+    WR_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      I rounded[4];
+      WR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const F factor = _mm512_permutexvar_ps(_mm512_set1_epi32(2 * half + i / 2), inverse);
+        const F v = mul(load(x + 64 * half + 16 * i), factor);
+        rounded[i] =
+            _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(v, set1(-127.0F)), set1(127.0F)));
+      }
+      const I fours = _mm512_packs_epi16(_mm512_packs_epi32(rounded[0], rounded[1]),
+                                         _mm512_packs_epi32(rounded[2], rounded[3]));
+      const I in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+      const I bytes = _mm512_permutexvar_epi32(in_order, fours);
+      store_raw(q + 64 * half, bytes);
+      const I of_four = dot4(zero_int(), _mm512_set1_epi8(1), bytes);
+      const I of_eight = add_s32(of_four, _mm512_shuffle_epi32(of_four, _MM_PERM_BADC));
+      sums[half] = add_s32(of_eight, _mm512_shuffle_epi32(of_eight, _MM_PERM_CDAB));
+    }
+    WR_UNROLL
+    for (int half = 0; by16 != nullptr && half < 2; ++half) {
+      const __m128 twice =
+          half == 0 ? _mm_unpacklo_ps(scale, scale) : _mm_unpackhi_ps(scale, scale);
+      store_groups(twice, first_of_lanes(sums[half]), by16 + 4 * half);
+    }
+    const I of_groups = add_s32(_mm512_shuffle_i32x4(sums[0], sums[1], 0x88),
+                                _mm512_shuffle_i32x4(sums[0], sums[1], 0xdd));
+    store_groups(scale, first_of_lanes(of_groups), by32);
+  }
+
  private:
+  // Lanes 4i .. 4i + 3 of the result have op over all lanes of the i-th argument.
+  template <typename Op>
+  static I four_trees(I a, I b, I c, I d, const Op& op) {
+    const auto halves = [&](I v, I w) {
+      return op(_mm512_shuffle_i32x4(v, w, 0x44), _mm512_shuffle_i32x4(v, w, 0xee));
+    };
+    const I ab = halves(a, b);
+    const I cd = halves(c, d);
+    I all = op(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
+    all = op(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
+    return op(all, _mm512_shuffle_epi32(all, _MM_PERM_CDAB));
+  }
+  // Lanes 0, 4, 8 and 12.
+  static __m128i first_of_lanes(I v) {
+    const I index = _mm512_set_epi32(12, 8, 4, 0, 12, 8, 4, 0, 12, 8, 4, 0, 12, 8, 4, 0);
+    return _mm512_castsi512_si128(_mm512_permutexvar_epi32(index, v));
+  }
+  template <typename Group>
+  static void store_groups(__m128 scale, __m128i sum, Group* groups) {
+    static_assert(sizeof(Group) == 12);  // scale, scaled_sum, sum
+    const __m128 scaled = _mm_mul_ps(scale, _mm_cvtepi32_ps(sum));
+    const I all = _mm512_inserti32x4(
+        _mm512_inserti32x4(
+            _mm512_castsi128_si512(_mm_castps_si128(scale)), _mm_castps_si128(scaled), 1),
+        sum,
+        2);
+    const I order = _mm512_set_epi32(0, 0, 0, 0, 11, 7, 3, 10, 6, 2, 9, 5, 1, 8, 4, 0);
+    const I groups_of_three = _mm512_permutexvar_epi32(order, all);
+    auto* to = reinterpret_cast<std::byte*>(groups);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(groups_of_three));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 32),
+                     _mm512_extracti32x4_epi32(groups_of_three, 2));
+  }
   static __m256i load_256(const std::byte* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }

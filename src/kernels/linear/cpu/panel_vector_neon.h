@@ -26,6 +26,7 @@ struct PanelVector {
   static constexpr int kFloatRows = 3;  // 24 accumulators
   static constexpr int kFloatPanels = 1;
   static constexpr bool kDotsPairs = false;
+  static constexpr bool kQuantisesFour = false;
   static constexpr bool kOffsetWeights = false;
 
   template <typename T, typename Fn>
