@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -431,55 +434,104 @@ std::vector<float> run_case(InlineDevice& d,
   return out;
 }
 
-// A fused norm and epilogue must equal the three separate operations.
+// A fused norm and epilogue must equal the three separate operations, with the pairs of gate and up on the borders of
+// panels and between them, few and many rows, and one worker and many.
 TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
   constexpr int64_t kK = 64;
-  constexpr int64_t kN = 48;
   std::mt19937 rng(8);
-  InlineDevice d(2);
-  const TestWeight weight = make_weight(rng, kKindCases[2].shape(kN, kK));  // bf16
-  for (const int64_t num_toks : {1, 5}) {
-    const auto x = random_floats(rng, num_toks * kK, -1.0F, 1.0F);
-    const auto gain = random_floats(rng, kK, 0.5F, 1.5F);
-    std::vector<float> normed(x.size());
-    rms_norm(*d.stream,
-             {make_view(x.data(), num_toks, kK),
-              make_view(gain.data(), kK),
-              make_view(normed.data(), num_toks, kK),
-              1e-5F});
-    const auto product = run_linear(d, weight.w, normed, ActFormat::kF32);
-    for (const auto epilogue :
-         {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
-      const int64_t width = epilogue == LinearEpilogue::kSwiGlu ? kN / 2 : kN;
-      std::vector<float> y(static_cast<size_t>(num_toks * width), 0.25F);
-      std::vector<float> expected(y.size());
-      for (int64_t t = 0; t < num_toks; ++t) {
-        for (int64_t j = 0; j < width; ++j) {
-          const float p = product[static_cast<size_t>(t * kN + j)];
-          expected[static_cast<size_t>(t * width + j)] =
-              epilogue == LinearEpilogue::kAdd ? 0.25F + p : p;
+  for (const int32_t num_workers : {2, 7}) {
+    for (const int64_t num_toks : {1, 40, 520}) {
+      InlineDevice d(num_workers);
+      d.scratch = AlignedBytes(cpu::linear_scratch_bytes(num_toks, kK));
+      const auto x = random_floats(rng, num_toks * kK, -1.0F, 1.0F);
+      const auto gain = random_floats(rng, kK, 0.5F, 1.5F);
+      std::vector<float> normed(x.size());
+      rms_norm(*d.stream,
+               {make_view(x.data(), num_toks, kK),
+                make_view(gain.data(), kK),
+                make_view(normed.data(), num_toks, kK),
+                1e-5F});
+      for (const int32_t n : {48, 192, 256}) {
+        for (const KindCase& kind : kKindCases) {
+          if (kind.unit() > kK) {
+            continue;
+          }
+          SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(n) + " outputs of " +
+                       std::to_string(num_toks) + " rows by " + std::to_string(num_workers));
+          const TestWeight weight = make_weight(rng, kind.shape(n, kK));
+          const auto product = run_linear(d, weight.w, normed, ActFormat::kRounded);
+          for (const auto epilogue :
+               {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
+            const int64_t width = epilogue == LinearEpilogue::kSwiGlu ? n / 2 : n;
+            const auto before = random_floats(rng, num_toks * width, -1.0F, 1.0F);
+            std::vector<float> expected = product;
+            if (epilogue == LinearEpilogue::kAdd) {
+              std::ranges::transform(before, product, expected.begin(), std::plus{});
+            } else if (epilogue == LinearEpilogue::kSwiGlu) {
+              expected.resize(before.size());
+              silu_and_mul(*d.stream,
+                           {make_view<const float>(product.data(), num_toks, n),
+                            make_view(expected.data(), num_toks, width)});
+            }
+            std::vector<float> y = before;
+            std::vector<float> room(x.size());
+            std::vector<float> product_room(product.size());
+            LinearArgs args;
+            args.x = make_view<const float>(x.data(), num_toks, kK);
+            args.norm_weight = make_view<const float>(gain.data(), kK);
+            args.norm_eps = 1e-5F;
+            args.normed = make_view(room.data(), num_toks, kK);
+            args.y = make_view(y.data(), num_toks, width);
+            args.product = make_view(product_room.data(), num_toks, int64_t{n});
+            args.segments[0].w = weight.w;
+            args.num_segments = 1;
+            args.epilogue = epilogue;
+            args.act = ActFormat::kRounded;
+            args.scratch = d.scratch.data();
+            linear(*d.stream, args);
+            ASSERT_EQ(y, expected) << "epilogue " << static_cast<int>(epilogue);
+          }
         }
       }
-      if (epilogue == LinearEpilogue::kSwiGlu) {
-        silu_and_mul(*d.stream,
-                     {make_view<const float>(product.data(), num_toks, kN),
-                      make_view(expected.data(), num_toks, width)});
-      }
-      std::vector<float> room(x.size());
-      std::vector<float> product_room(product.size());
-      LinearArgs args;
-      args.x = make_view<const float>(x.data(), num_toks, kK);
-      args.norm_weight = make_view<const float>(gain.data(), kK);
-      args.norm_eps = 1e-5F;
-      args.normed = make_view(room.data(), num_toks, kK);
-      args.y = make_view(y.data(), num_toks, width);
-      args.product = make_view(product_room.data(), num_toks, kN);
-      args.segments[0].w = weight.w;
-      args.num_segments = 1;
-      args.epilogue = epilogue;
-      linear(*d.stream, args);
-      EXPECT_EQ(y, expected);
     }
+  }
+}
+
+// Gate and up as two matrices, of equal and of different widths, whose columns lie one behind the other.
+TEST(LinearEpilogueSegmentsTest, GateAndUpMayBeTwoMatrices) {
+  constexpr int64_t kK = 96;
+  constexpr int64_t kToks = 33;
+  std::mt19937 rng(9);
+  InlineDevice d(2);
+  d.scratch = AlignedBytes(cpu::linear_scratch_bytes(kToks, kK));
+  const auto x = random_floats(rng, kToks * kK, -1.0F, 1.0F);
+  for (const auto& [first, second] :
+       {std::pair<int32_t, int32_t>{128, 128}, {64, 192}, {80, 112}}) {
+    const int64_t n = first + second;
+    const TestWeight parts[] = {make_weight(rng, kKindCases[2].shape(first, kK)),
+                                make_weight(rng, kKindCases[2].shape(second, kK))};
+    std::vector<float> product(static_cast<size_t>(kToks * n));
+    std::vector<float> y(static_cast<size_t>(kToks * n / 2));
+    LinearArgs args;
+    args.x = make_view<const float>(x.data(), kToks, kK);
+    args.y = make_view(product.data(), kToks, n);
+    args.num_segments = 2;
+    args.segments[0].w = parts[0].w;
+    args.segments[1].w = parts[1].w;
+    args.segments[1].y_col = first;
+    args.act = ActFormat::kRounded;
+    args.scratch = d.scratch.data();
+    linear(*d.stream, args);
+    std::vector<float> expected(y.size());
+    silu_and_mul(*d.stream,
+                 {make_view<const float>(product.data(), kToks, n),
+                  make_view(expected.data(), kToks, n / 2)});
+    std::vector<float> room(product.size());
+    args.y = make_view(y.data(), kToks, n / 2);
+    args.product = make_view(room.data(), kToks, n);
+    args.epilogue = LinearEpilogue::kSwiGlu;
+    linear(*d.stream, args);
+    EXPECT_EQ(y, expected) << first;
   }
 }
 
@@ -494,7 +546,7 @@ TEST(LinearCaseTest, AgreesWithDouble) {
       for (const int32_t m : {1, 4, 11, 40}) {
         for (const bool norm : {false, true}) {
           const LinearCase c{.m = m,
-                             .n = 208,
+                             .n = norm ? 208 : 192,
                              .k = 320,
                              .epilogue = epilogue,
                              .norm = norm,

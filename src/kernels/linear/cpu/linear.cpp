@@ -7,7 +7,8 @@
 #include "device/cpu/cpu_stream.h"
 #include "device/cpu/worker_shares.h"
 #include "kernels/activation/act_and_mul.h"
-#include "kernels/add/add_rows.h"
+#include "kernels/activation/act_and_mul_loops.h"
+#include "kernels/add/add_rows_loops.h"
 #include "kernels/linear/cpu/panel_kernels.h"
 #include "kernels/linear/cpu/panel_layout.h"
 #include "kernels/linear/cpu/rounded_rows.h"
@@ -18,6 +19,15 @@
 #include <cstdint>
 
 namespace warprow {
+namespace cpu {
+namespace {
+
+auto add_row() { return WR_ISA_PICK(add_row); }
+auto silu_and_mul_row() { return WR_ISA_PICK(silu_and_mul_row); }
+
+}  // namespace
+}  // namespace cpu
+
 namespace {
 
 cpu::RowForms forms_of(const LinearArgs& args) {
@@ -28,20 +38,30 @@ cpu::RowForms forms_of(const LinearArgs& args) {
   return forms;
 }
 
+// Where the product goes.
+const ActView& product_of(const LinearArgs& args) {
+  return args.epilogue == LinearEpilogue::kStore ? args.y : args.product;
+}
+
 void check_args(const LinearArgs& args) {
   WR_CHECK(args.num_segments >= 1 && args.num_segments <= kMaxLinearSegments,
            "{} segments",
            args.num_segments);
   WR_CHECK_EQ(args.x.shape[0], args.y.shape[0]);
+  const ActView& product = product_of(args);
+  WR_CHECK_EQ(args.x.shape[0], product.shape[0]);
   for (int s = 0; s < args.num_segments; ++s) {
     const LinearSegment& segment = args.segments[s];
     WR_CHECK_EQ(segment.w.k, args.x.shape[1]);
-    WR_CHECK(segment.y_col >= 0 && segment.y_col + segment.w.n <= args.y.shape[1],
+    WR_CHECK(segment.y_col >= 0 && segment.y_col + segment.w.n <= product.shape[1],
              "segment {}: columns {} + {} of {}",
              s,
              segment.y_col,
              segment.w.n,
-             args.y.shape[1]);
+             product.shape[1]);
+  }
+  if (args.epilogue == LinearEpilogue::kAdd) {
+    WR_CHECK_EQ(args.y.shape[1], product.shape[1]);
   }
   const bool rounds = args.segments[0].w.inputs != F8Inputs::kNone;
   WR_CHECK(!(forms_of(args).any() || rounds) || args.scratch != nullptr);
@@ -73,6 +93,23 @@ bool same_inputs(const PackedWeight& a, const PackedWeight& b) {
   return a.inputs == b.inputs && (a.inputs != F8Inputs::kStatic || a.input_scale == b.input_scale);
 }
 
+constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
+
+// Whether one pass computes gate and up, and their pairs of panels lie in the product as they are counted, so that the same
+// pair of both is one piece of work.
+bool gates_by_pair(const LinearArgs& args) {
+  int64_t col = 0;
+  for (int s = 0; s < args.num_segments; ++s) {
+    const PackedWeight& w = args.segments[s].w;
+    if (args.segments[s].y_col != col || w.n % kPairOutputs != 0 ||
+        !same_inputs(w, args.segments[0].w)) {
+      return false;
+    }
+    col += args.segments[s].w.n;
+  }
+  return col % (2 * kPairOutputs) == 0 && col == args.product.shape[1];
+}
+
 // Runs one linear operation on the pool.
 class LinearRun {
  public:
@@ -83,6 +120,7 @@ class LinearRun {
         num_toks_(args.x.shape[0]),
         k_(args.x.shape[1]),
         x_(args.x.f32()),
+        product_(product_of(args).f32()),
         y_(args.y.f32()),
         tile_rows_(cpu::RoundedRows::tile_rows(kernels_, num_toks_)),
         rows_(args.scratch, num_toks_, k_, tile_rows_) {}
@@ -100,24 +138,42 @@ class LinearRun {
       num_pairs += ceil_div<int64_t>(args_.segments[s].w.n, kPairOutputs);
     }
     first_pair_[args_.num_segments] = num_pairs;
+    // With a gate a place is a pair of gate outputs and the same pair of up outputs.
+    const bool gates = args_.epilogue == LinearEpilogue::kSwiGlu;
+    const int64_t num_places = gates ? num_pairs / 2 : num_pairs;
     const int64_t block_rows = rows_of_block();
-    const int64_t items = ceil_div(num_toks_, block_rows) * num_pairs;
+    const int64_t items = ceil_div(num_toks_, block_rows) * num_places;
     const int64_t grain = std::clamp<int64_t>(ceil_div(items, num_pieces()), 1, kMaxGrain);
+    const bool in_strips =
+        args_.epilogue != LinearEpilogue::kStore && num_toks_ > kFewRows && !kernels_.takes_tiles;
+    const int64_t strip = in_strips ? 1 : grain;
+    make_rooms(block_rows * strip * (gates ? 2 : 1) * kPairOutputs);
     cpu::parallel_for_with_affinity(
-        pool_, items, grain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+        pool_, items, grain, [&](int64_t begin, int64_t end, int32_t worker) {
           while (begin < end) {
-            const int64_t pair = begin % num_pairs;
-            const int64_t count = std::min(end - begin, num_pairs - pair);
-            const int64_t row = begin / num_pairs * block_rows;
-            piece(pair, pair + count, row, std::min(num_toks_, row + block_rows));
+            const int64_t place = begin % num_places;
+            const int64_t count = std::min({end - begin, num_places - place, strip});
+            const int64_t row = begin / num_places * block_rows;
+            const Part part{place, place + count, row, std::min(num_toks_, row + block_rows)};
+            switch (args_.epilogue) {
+              case LinearEpilogue::kStore:
+                store(part);
+                break;
+              case LinearEpilogue::kAdd:
+                add(part, worker);
+                break;
+              case LinearEpilogue::kSwiGlu:
+                gate(part, num_places, worker);
+                break;
+            }
             begin += count;
           }
         });
   }
 
  private:
-  static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
   static constexpr int64_t kMaxGrain = 64;
+  static constexpr int64_t kFewRows = 16;
   static constexpr int64_t kMinBlockRows = 64;      // for which each worker reads the weights
   static constexpr int64_t kSharedBytes = 4 << 20;  // of weights that each worker may read
   static constexpr int64_t kSerialElems = 8192;     // below this, waking the pool costs more
@@ -145,7 +201,7 @@ class LinearRun {
   // a few cold cache lines, so pieces are few. With many rows a piece takes long, and small pieces balance
   // better.
   [[nodiscard]] int64_t num_pieces() const {
-    return (num_toks_ <= 16 ? 3 : 16) * int64_t{pool_.num_workers()};
+    return (num_toks_ <= kFewRows ? 3 : 16) * int64_t{pool_.num_workers()};
   }
 
   // Puts rounded inputs in the place of x, in scratch that exact products do not use.
@@ -174,33 +230,97 @@ class LinearRun {
     }
   }
 
-  // Pairs of panels [begin, end), counted over all segments, of rows [row, end_row).
-  void piece(int64_t begin, int64_t end, int64_t row, int64_t end_row) const {
+  // Pairs of panels, counted over all segments, of some rows.
+  struct Part {
+    int64_t begin;
+    int64_t end;
+    int64_t row;
+    int64_t end_row;
+  };
+
+  // Calls f(segment, first pair in it, end) for the part's segments.
+  template <typename F>
+  void for_each_segment(const Part& part, const F& f) const {
     for (int s = 0; s < args_.num_segments; ++s) {
-      const int64_t first = std::max(begin, first_pair_[s]);
-      const int64_t last = std::min(end, first_pair_[s + 1]);
+      const int64_t first = std::max(part.begin, first_pair_[s]);
+      const int64_t last = std::min(part.end, first_pair_[s + 1]);
       if (first < last) {
-        run_panels(args_.segments[s],
-                   (first - first_pair_[s]) * 2,
-                   (last - first_pair_[s]) * 2,
-                   row,
-                   end_row);
+        f(args_.segments[s], first - first_pair_[s], last - first_pair_[s]);
       }
     }
   }
 
-  void run_panels(const LinearSegment& segment,
-                  int64_t first,
-                  int64_t last,
-                  int64_t row,
-                  int64_t end_row) const {
-    const int64_t first_output = first * cpu::kPanelRows;
-    cpu::PanelJob job = cpu::panel_job(segment.w, first, last);
-    job.out_bias = segment.bias == nullptr ? nullptr : segment.bias + first_output;
-    job.y = y_.row(row) + segment.y_col + first_output;
-    job.y_stride = y_.stride[0];
-    job.num_rows = end_row - row;
-    rows_.multiply(kernels_, job, segment.w, args_.act, row, {x_.row(row), x_.stride[0]});
+  struct Rows {
+    float* data;
+    int64_t stride;
+  };
+  static Rows rows_at(const View<float, 2>& y, int64_t row, int64_t col) {
+    return {y.row(row) + col, y.stride[0]};
+  }
+
+  // Shares the product's memory out to the workers, if each gets enough for a part: a part's rows lie close together then and
+  // stay in the worker's cache. Otherwise each part has its own place in the product.
+  void make_rooms(int64_t part_floats) {
+    const int64_t share = num_toks_ * product_.shape[1] / pool_.num_workers();
+    has_rooms_ = product_.stride[0] == product_.shape[1] && part_floats <= share;
+    room_floats_ = share;
+  }
+  [[nodiscard]] Rows room_for(const Part& part, int64_t col, int64_t width, int32_t worker) const {
+    return has_rooms_ ? Rows{product_.data + worker * room_floats_, width}
+                      : rows_at(product_, part.row, col);
+  }
+
+  void store(const Part& part) const {
+    for_each_segment(part, [&](const LinearSegment& segment, int64_t first, int64_t last) {
+      const Rows to = rows_at(y_, part.row, segment.y_col + first * kPairOutputs);
+      multiply(segment, first, last, part, to);
+    });
+  }
+
+  void add(const Part& part, int32_t worker) const {
+    for_each_segment(part, [&](const LinearSegment& segment, int64_t first, int64_t last) {
+      const int64_t col = segment.y_col + first * kPairOutputs;
+      const Rows room = room_for(part, col, (last - first) * kPairOutputs, worker);
+      const int64_t width = multiply(segment, first, last, part, room);
+      for (int64_t t = part.row; t < part.end_row; ++t) {
+        add_row_(room.data + (t - part.row) * room.stride, 1.0F, width, y_.row(t) + col);
+      }
+    });
+  }
+
+  void gate(const Part& part, int64_t num_places, int32_t worker) const {
+    const int64_t width = (part.end - part.begin) * kPairOutputs;
+    const int64_t col = part.begin * kPairOutputs;
+    const Rows room = room_for(part, col, 2 * width, worker);
+    const int64_t up = has_rooms_ ? width : num_places * kPairOutputs;
+    const auto multiply_pairs = [&](const Part& pairs, float* to) {
+      for_each_segment(pairs, [&](const LinearSegment& segment, int64_t first, int64_t last) {
+        multiply(segment, first, last, pairs, {to, room.stride});
+        to += (last - first) * kPairOutputs;
+      });
+    };
+    multiply_pairs(part, room.data);
+    multiply_pairs({num_places + part.begin, num_places + part.end, part.row, part.end_row},
+                   room.data + up);
+    for (int64_t t = part.row; t < part.end_row; ++t) {
+      const float* gates = room.data + (t - part.row) * room.stride;
+      silu_and_mul_row_(gates, gates + up, static_cast<int32_t>(width), y_.row(t) + col);
+    }
+  }
+
+  // Returns the number of outputs.
+  int64_t multiply(const LinearSegment& segment,
+                   int64_t first,
+                   int64_t last,
+                   const Part& part,
+                   const Rows& to) const {
+    cpu::PanelJob job = cpu::panel_job(segment.w, first * 2, last * 2);
+    job.out_bias = segment.bias == nullptr ? nullptr : segment.bias + first * kPairOutputs;
+    job.y = to.data;
+    job.y_stride = to.stride;
+    job.num_rows = part.end_row - part.row;
+    rows_.multiply(kernels_, job, segment.w, args_.act, part.row, {x_.row(part.row), x_.stride[0]});
+    return job.num_outputs;
   }
 
   const LinearArgs& args_;
@@ -209,10 +329,15 @@ class LinearRun {
   int64_t num_toks_;
   int64_t k_;
   View<const float, 2> x_;
+  View<float, 2> product_;
   View<float, 2> y_;
+  decltype(cpu::add_row()) add_row_ = cpu::add_row();
+  decltype(cpu::silu_and_mul_row()) silu_and_mul_row_ = cpu::silu_and_mul_row();
   int64_t tile_rows_;
   cpu::RoundedRows rows_;
   int64_t first_pair_[kMaxLinearSegments + 1] = {};
+  bool has_rooms_ = false;
+  int64_t room_floats_ = 0;  // of each worker
 };
 
 }  // namespace
@@ -230,7 +355,9 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
     cpu::rms_norm(stream, {args.x, args.norm_weight, args.normed, args.norm_eps});
     product.x = args.normed;
   }
-  if (args.epilogue != LinearEpilogue::kStore) {
+  const bool gates_later = args.epilogue == LinearEpilogue::kSwiGlu && !gates_by_pair(args);
+  if (gates_later) {
+    product.epilogue = LinearEpilogue::kStore;
     product.y = args.product;
   }
   // Segments whose inputs are rounded alike run together.
@@ -246,11 +373,8 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
     check_args(part);
     as_cpu(stream).launch("linear", [part](ComputePool& pool) { LinearRun(part, pool).run(); });
   }
-  if (args.epilogue == LinearEpilogue::kSwiGlu) {
+  if (gates_later) {
     cpu::silu_and_mul(stream, {args.product, args.y});
-  } else if (args.epilogue == LinearEpilogue::kAdd) {
-    // Added in a separate pass, so that the rounding of a sum does not depend on the old y.
-    cpu::add_rows(stream, {args.product.f32(), args.y.f32()});
   }
 }
 
