@@ -115,7 +115,7 @@ struct LinearArgs {
 //   residual stream), y bf16 or float32. A float32 one: x, y, normed and product float32.
 // Mapping (CPU): the norm, then the product: pairs of 16-output panels over the compute pool, one pass for all
 //   segments. The epilogue of some outputs follows their product, which is in a cache then; the stored product is rounded
-//   first, so that its rounding does not depend on the old y. For a few rows (8 with AVX-512) the packed
+//   first, so that its rounding does not depend on the old y. For a few rows (8 with AVX-512, 24 of 4-bit weights) the packed
 //   weights are streamed through registers. For more rows they are unpacked once per block of inputs into L1,
 //   and register tiles are used.
 // Mapping (CUDA): up to 16 rows: small_m/sm80_gemm.cuh, norm and epilogue fused. Some dozens of rows:

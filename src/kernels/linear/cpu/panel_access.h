@@ -22,9 +22,9 @@
 // Between two blocks of inputs the sum may be stored in y, which is exact. AMX's int8 path is the same.
 //
 // V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
-// kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows. More rows use unpacked
-// blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With kOffsetWeights,
-// dot4 takes weights as u8: 128 is added to s8 weights, others keep their zero point, and ActGroup's sum
+// kDirectRows rows (of kQ4 in the int8 path kDirectQ4Rows) use the packed weights directly, in tiles of kDirectTile rows.
+// More rows use unpacked blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With
+// kOffsetWeights, dot4 takes weights as u8: 128 is added to s8 weights, others keep their zero point, and ActGroup's sum
 // removes the offset. Otherwise weights are s8 without offset. AVX2 has an int8 path of its own (panel_short_int8.h).
 
 #define WR_INLINE_LAMBDA __attribute__((always_inline))

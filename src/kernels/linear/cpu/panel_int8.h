@@ -214,7 +214,8 @@ struct Int8Panels {
 
   template <PackedKind kKind>
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
-    if (job.num_rows <= V::kDirectRows) {
+    // Nibbles are unpacked so fast that two or three tiles may each do it, which spares a pass over the block.
+    if (job.num_rows <= (kKind == PackedKind::kQ4 ? V::kDirectQ4Rows : V::kDirectRows)) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
         for_each_even_tile<V::kDirectTile>(job.num_rows,
                                            [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {

@@ -55,6 +55,7 @@ struct PanelVector {
   using F = __m512;
   using I = __m512i;
   static constexpr int kDirectRows = 8;
+  static constexpr int kDirectQ4Rows = 24;
   static constexpr int kDirectTile = 8;
   static constexpr int kIntRows = 6;  // 12 integer and 12 float accumulators of 32 registers
   static constexpr int kIntPanels = 2;

@@ -22,6 +22,7 @@ struct PanelVector {
     int32_t v[16];
   };
   static constexpr int kDirectRows = 2;
+  static constexpr int kDirectQ4Rows = 2;
   static constexpr int kDirectTile = 2;
   static constexpr int kIntRows = 2;
   static constexpr int kIntPanels = 1;

@@ -20,6 +20,7 @@ struct PanelVector {
     int32x4_t v[4];
   };
   static constexpr int kDirectRows = 4;
+  static constexpr int kDirectQ4Rows = 4;
   static constexpr int kDirectTile = 4;
   static constexpr int kIntRows = 3;  // 12 integer and 12 float accumulators of 32 registers
   static constexpr int kIntPanels = 1;
