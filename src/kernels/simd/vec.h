@@ -207,6 +207,7 @@ inline float max_lanes(VecF v) { return tree_of_lanes(v, MaxLanes{}); }
 
 // The same trees for kLanes / 4 vectors at once: lanes 4i .. 4i + 3 have the result of v[i].
 constexpr int kTrees = kLanes / 4;
+// One step of two trees: run r of a with run r + 1, and the same of b, for even r.
 template <int U, typename Op>
 inline VecF join_runs(VecF a, VecF b, Op op) {
   return op(runs<U, 0>(a, b, LaneIndices{}), runs<U, 1>(a, b, LaneIndices{}));

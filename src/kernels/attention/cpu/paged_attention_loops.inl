@@ -355,10 +355,12 @@ inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span s
   scale_sums(w, line, shrink[0]);
 }
 
+// Lane i of the result is p[i / 4].
 template <int... I>
 inline VecF each_four_times(const float* p, Indices<I...>) {
   return VecF{p[I / 4]...};
 }
+// Lanes 4N .. 4N + 3 of v, over and over.
 template <int N, int... I>
 inline VecF four_everywhere(VecF v, Indices<I...>) {
   return __builtin_shufflevector(v, v, (I % 4 + 4 * N)...);
@@ -600,10 +602,10 @@ inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
   Span all = {kKeyTile, 0};
   for (int line = 0; line < w.lines;) {
     const Span see = line_span(a, line, base);
+    // Both ends of a span grow with the position.
     if (line + kTrees <= w.lines && see.end == kKeyTile &&
         line_span(a, line + kTrees - 1, base).begin == 0) {
-      softmax_whole_lines<Weights>(
-          a, w, line);  // both ends grow with the position, so these see all
+      softmax_whole_lines<Weights>(a, w, line);
       all = {0, kKeyTile};
       line += kTrees;
       continue;
