@@ -439,8 +439,9 @@ std::vector<float> run_case(InlineDevice& d,
 TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
   constexpr int64_t kK = 64;
   std::mt19937 rng(8);
-  for (const int32_t num_workers : {2, 7}) {
-    for (const int64_t num_toks : {1, 40, 520}) {
+  for (const auto& [num_workers, act] :
+       {std::pair{2, ActFormat::kF32}, {2, ActFormat::kRounded}, {7, ActFormat::kRounded}}) {
+    for (const int64_t num_toks : {1, 5, 40, 520}) {
       InlineDevice d(num_workers);
       d.scratch = AlignedBytes(cpu::linear_scratch_bytes(num_toks, kK));
       const auto x = random_floats(rng, num_toks * kK, -1.0F, 1.0F);
@@ -459,7 +460,7 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
           SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(n) + " outputs of " +
                        std::to_string(num_toks) + " rows by " + std::to_string(num_workers));
           const TestWeight weight = make_weight(rng, kind.shape(n, kK));
-          const auto product = run_linear(d, weight.w, normed, ActFormat::kRounded);
+          const auto product = run_linear(d, weight.w, normed, act);
           for (const auto epilogue :
                {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
             const int64_t width = epilogue == LinearEpilogue::kSwiGlu ? n / 2 : n;
@@ -486,7 +487,7 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
             args.segments[0].w = weight.w;
             args.num_segments = 1;
             args.epilogue = epilogue;
-            args.act = ActFormat::kRounded;
+            args.act = act;
             args.scratch = d.scratch.data();
             linear(*d.stream, args);
             ASSERT_EQ(y, expected) << "epilogue " << static_cast<int>(epilogue);
@@ -544,9 +545,10 @@ TEST(LinearCaseTest, AgreesWithDouble) {
     for (const LinearEpilogue epilogue :
          {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
       for (const int32_t m : {1, 4, 11, 40}) {
-        for (const bool norm : {false, true}) {
+        for (const auto& [n, norm] :
+             {std::pair{208, false}, {208, true}, {192, false}, {192, true}}) {
           const LinearCase c{.m = m,
-                             .n = norm ? 208 : 192,
+                             .n = n,
                              .k = 320,
                              .epilogue = epilogue,
                              .norm = norm,

@@ -141,9 +141,20 @@ inline VecF runs(VecF a, VecF b, Indices<I...>) {
   return __builtin_shufflevector(
       a, b, ((I / (2 * U)) * (2 * U) + Odd * U + I % U + ((I / U) % 2) * kLanes)...);
 }
+struct AddLanes {
+  VecF operator()(VecF a, VecF b) const { return a + b; }
+};
+struct MaxLanes {
+  VecF operator()(VecF a, VecF b) const { return max(a, b); }
+};
+// op of run r of a and run r + 1, and the same of b, for even r: one step of a tree over the lanes of each.
+template <int U, typename Op>
+inline VecF join_runs(VecF a, VecF b, Op op) {
+  return op(runs<U, 0>(a, b, LaneIndices{}), runs<U, 1>(a, b, LaneIndices{}));
+}
 template <int U>
 inline VecF fold(VecF a, VecF b) {
-  return runs<U, 0>(a, b, LaneIndices{}) + runs<U, 1>(a, b, LaneIndices{});
+  return join_runs<U>(a, b, AddLanes{});
 }
 // The sum of two runs of two lanes, first of a and then of b, for each four lanes.
 inline VecF fold_pair(VecF a, VecF b) {
@@ -183,12 +194,6 @@ template <int N, int... I>
 inline VecF swap(VecF v, Indices<I...>) {
   return __builtin_shufflevector(v, v, (I ^ N)...);
 }
-struct AddLanes {
-  VecF operator()(VecF a, VecF b) const { return a + b; }
-};
-struct MaxLanes {
-  VecF operator()(VecF a, VecF b) const { return max(a, b); }
-};
 // A fixed tree over the lanes: each of the lower half with one of the upper half, and so on.
 template <typename Op>
 inline float tree_of_lanes(VecF v, Op op) {
@@ -207,11 +212,6 @@ inline float max_lanes(VecF v) { return tree_of_lanes(v, MaxLanes{}); }
 
 // The same trees for kLanes / 4 vectors at once: lanes 4i .. 4i + 3 have the result of v[i].
 constexpr int kTrees = kLanes / 4;
-// One step of two trees: run r of a with run r + 1, and the same of b, for even r.
-template <int U, typename Op>
-inline VecF join_runs(VecF a, VecF b, Op op) {
-  return op(runs<U, 0>(a, b, LaneIndices{}), runs<U, 1>(a, b, LaneIndices{}));
-}
 template <int... I>
 inline VecF first_of_fours(VecF v, Indices<I...>) {
   return __builtin_shufflevector(v, v, (I / 4 * 4)...);

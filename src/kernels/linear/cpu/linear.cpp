@@ -19,15 +19,6 @@
 #include <cstdint>
 
 namespace warprow {
-namespace cpu {
-namespace {
-
-auto add_row() { return WR_ISA_PICK(add_row); }
-auto silu_and_mul_row() { return WR_ISA_PICK(silu_and_mul_row); }
-
-}  // namespace
-}  // namespace cpu
-
 namespace {
 
 cpu::RowForms forms_of(const LinearArgs& args) {
@@ -138,7 +129,7 @@ class LinearRun {
       num_pairs += ceil_div<int64_t>(args_.segments[s].w.n, kPairOutputs);
     }
     first_pair_[args_.num_segments] = num_pairs;
-    // With a gate a place is a pair of gate outputs and the same pair of up outputs.
+    // With SwiGLU a place is a pair of panels of gate outputs and the pair of up outputs that belongs to it.
     const bool gates = args_.epilogue == LinearEpilogue::kSwiGlu;
     const int64_t num_places = gates ? num_pairs / 2 : num_pairs;
     const int64_t block_rows = rows_of_block();
@@ -163,7 +154,7 @@ class LinearRun {
                 add(part, worker);
                 break;
               case LinearEpilogue::kSwiGlu:
-                gate(part, num_places, worker);
+                gate(part, worker);
                 break;
             }
             begin += count;
@@ -258,16 +249,16 @@ class LinearRun {
     return {y.row(row) + col, y.stride[0]};
   }
 
-  // Shares the product's memory out to the workers, if each gets enough for a part: a part's rows lie close together then and
-  // stay in the worker's cache. Otherwise each part has its own place in the product.
+  // Divides the product's memory among the workers if a share holds a part. A part's rows then lie close together and stay in
+  // the worker's cache. Otherwise each part is stored at its own place in the product.
   void make_rooms(int64_t part_floats) {
     const int64_t share = num_toks_ * product_.shape[1] / pool_.num_workers();
-    has_rooms_ = product_.stride[0] == product_.shape[1] && part_floats <= share;
-    room_floats_ = share;
+    const bool fits = product_.stride[0] == product_.shape[1] && part_floats <= share;
+    room_floats_ = fits ? share : 0;
   }
   [[nodiscard]] Rows room_for(const Part& part, int64_t col, int64_t width, int32_t worker) const {
-    return has_rooms_ ? Rows{product_.data + worker * room_floats_, width}
-                      : rows_at(product_, part.row, col);
+    return room_floats_ > 0 ? Rows{product_.data + worker * room_floats_, width}
+                            : rows_at(product_, part.row, col);
   }
 
   void store(const Part& part) const {
@@ -278,21 +269,24 @@ class LinearRun {
   }
 
   void add(const Part& part, int32_t worker) const {
+    const auto add_row = WR_ISA_PICK(cpu::add_row);
     for_each_segment(part, [&](const LinearSegment& segment, int64_t first, int64_t last) {
       const int64_t col = segment.y_col + first * kPairOutputs;
       const Rows room = room_for(part, col, (last - first) * kPairOutputs, worker);
       const int64_t width = multiply(segment, first, last, part, room);
       for (int64_t t = part.row; t < part.end_row; ++t) {
-        add_row_(room.data + (t - part.row) * room.stride, 1.0F, width, y_.row(t) + col);
+        add_row(room.data + (t - part.row) * room.stride, 1.0F, width, y_.row(t) + col);
       }
     });
   }
 
-  void gate(const Part& part, int64_t num_places, int32_t worker) const {
+  void gate(const Part& part, int32_t worker) const {
+    const auto silu_and_mul_row = WR_ISA_PICK(cpu::silu_and_mul_row);
+    const int64_t num_gates = first_pair_[args_.num_segments] / 2;  // pairs of panels
     const int64_t width = (part.end - part.begin) * kPairOutputs;
     const int64_t col = part.begin * kPairOutputs;
     const Rows room = room_for(part, col, 2 * width, worker);
-    const int64_t up = has_rooms_ ? width : num_places * kPairOutputs;
+    const int64_t up = room_floats_ > 0 ? width : num_gates * kPairOutputs;
     const auto multiply_pairs = [&](const Part& pairs, float* to) {
       for_each_segment(pairs, [&](const LinearSegment& segment, int64_t first, int64_t last) {
         multiply(segment, first, last, pairs, {to, room.stride});
@@ -300,11 +294,11 @@ class LinearRun {
       });
     };
     multiply_pairs(part, room.data);
-    multiply_pairs({num_places + part.begin, num_places + part.end, part.row, part.end_row},
+    multiply_pairs({num_gates + part.begin, num_gates + part.end, part.row, part.end_row},
                    room.data + up);
     for (int64_t t = part.row; t < part.end_row; ++t) {
       const float* gates = room.data + (t - part.row) * room.stride;
-      silu_and_mul_row_(gates, gates + up, static_cast<int32_t>(width), y_.row(t) + col);
+      silu_and_mul_row(gates, gates + up, static_cast<int32_t>(width), y_.row(t) + col);
     }
   }
 
@@ -331,13 +325,10 @@ class LinearRun {
   View<const float, 2> x_;
   View<float, 2> product_;
   View<float, 2> y_;
-  decltype(cpu::add_row()) add_row_ = cpu::add_row();
-  decltype(cpu::silu_and_mul_row()) silu_and_mul_row_ = cpu::silu_and_mul_row();
   int64_t tile_rows_;
   cpu::RoundedRows rows_;
   int64_t first_pair_[kMaxLinearSegments + 1] = {};
-  bool has_rooms_ = false;
-  int64_t room_floats_ = 0;  // of each worker
+  int64_t room_floats_ = 0;  // of each worker; 0: parts have their places in the product
 };
 
 }  // namespace

@@ -264,7 +264,8 @@ struct Int8Panels {
     };
     if constexpr (V::kQuantisesFour) {
       // The last four may overlap those before, with the same results.
-      for (const int64_t groups = k / 32; groups >= 4 && g < groups; g += 4) {
+      const int64_t groups = k / 32;
+      for (; groups >= 4 && g < groups; g += 4) {
         g = g + 4 <= groups ? g : groups - 4;
         V::quantise_four(x + g * 32, q + g * 32, by32 + g, by16_at(g));
       }

@@ -191,8 +191,7 @@ struct PanelVector {
     for (int g = 0; g < 4; ++g) {
       most[g] = _mm512_max_epi32(abs_of(2 * g), abs_of(2 * g + 1));
     }
-    const I amax = four_trees(
-        most[0], most[1], most[2], most[3], [](I a, I b) { return _mm512_max_epi32(a, b); });
+    const I amax = four_maxima(most[0], most[1], most[2], most[3]);
     const __m128 largest = _mm_castsi128_ps(first_of_lanes(amax));
     const __mmask8 any = _mm_cmp_ps_mask(largest, _mm_set1_ps(1e-30F), _CMP_NLT_UQ);
     const __m128 most_int = _mm_set1_ps(127.0F);
@@ -230,17 +229,16 @@ struct PanelVector {
   }
 
  private:
-  // Lanes 4i .. 4i + 3 of the result have op over all lanes of the i-th argument.
-  template <typename Op>
-  static I four_trees(I a, I b, I c, I d, const Op& op) {
-    const auto halves = [&](I v, I w) {
-      return op(_mm512_shuffle_i32x4(v, w, 0x44), _mm512_shuffle_i32x4(v, w, 0xee));
-    };
-    const I ab = halves(a, b);
-    const I cd = halves(c, d);
-    I all = op(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
-    all = op(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
-    return op(all, _mm512_shuffle_epi32(all, _MM_PERM_CDAB));
+  // Lanes 4i .. 4i + 3 of the result have the largest lane of the i-th argument.
+  static I four_maxima(I a, I b, I c, I d) {
+    const I ab =
+        _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
+    const I cd =
+        _mm512_max_epi32(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xee));
+    I all =
+        _mm512_max_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
+    all = _mm512_max_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
+    return _mm512_max_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_CDAB));
   }
   // Lanes 0, 4, 8 and 12.
   static __m128i first_of_lanes(I v) {
