@@ -191,9 +191,9 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, F8Input
       bytes / kReadBytesPerSecond * 1e3);
   for (const int32_t m : {1, 2, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192}) {
     std::printf("  m %4d", m);
-    for (const int32_t few : {72, 112, 150, 225}) {
+    for (const int32_t few : {72, 112, 150, 190, 225}) {
       for (const bool separate : {false, true}) {
-        if ((separate && m > 1) || (m > 32 && few != 112)) {
+        if ((separate && m > 1) || (m > 16 && few != 190)) {
           continue;
         }
         const int calls = static_cast<int>(order.size());

@@ -347,7 +347,7 @@ TEST(Sm90WarpPlan, FitsAndCoversEveryUnit) {
             const cuda::Sm90WarpPlan plan =
                 cuda::sm90_warp_plan(m, n, k, epilogue, parts, h200().num_sms);
             EXPECT_LE(cuda::sm90_warp_shared_bytes(plan, m),
-                      static_cast<size_t>(cuda::kSm90WarpSharedBytes));
+                      static_cast<size_t>(cuda::kSm90GemmSharedBytes));
             EXPECT_LE(plan.parts * plan.groups, cuda::kMaxSm90Warps);
             EXPECT_LE(plan.num_blocks, h200().num_sms);
             const int32_t steps = ceil_div(k / 64, parts);
@@ -384,6 +384,25 @@ TEST(Sm90WarpPlan, HasEnoughBytesOnTheirWay) {
           << n << " x " << k;
     }
   }
+}
+
+// Rings of a product that waits for memory take a whole SM. Others leave room for attention's CTA, or for the next product's.
+TEST(Sm90WarpPlan, RingsTakeWhatTheBytesNeed) {
+  const auto room = [](int32_t n, int32_t k, LinearEpilogue epilogue) {
+    return cuda::sm90_warp_room(n, k, epilogue, h200().num_sms);
+  };
+  constexpr int32_t kAll = cuda::kSm90GemmSharedBytes;
+  EXPECT_EQ(room(6144, 4096, kStore), kAll);  // Qwen3-8B
+  EXPECT_EQ(room(4096, 4096, kAdd), kAll);
+  EXPECT_EQ(room(24576, 4096, kSwiGlu), kAll);
+  EXPECT_EQ(room(151936, 1024, kStore), kAll);
+  constexpr int32_t kAttention = 96 << 10;                             // rings of its CTA
+  EXPECT_LE(room(5120, 2048, kStore) + kAttention, kAll + (1 << 10));  // Qwen3-30B-A3B
+  EXPECT_LE(room(4096, 1024, kStore) + kAttention, kAll + (1 << 10));  // Qwen3-0.6B
+  // Eight rows of the 0.6B: all of gate and up is on its way at once.
+  const cuda::Sm90WarpPlan plan = cuda::sm90_warp_plan(8, 6144, 1024, kSwiGlu, 1, h200().num_sms);
+  EXPECT_EQ(plan.stages * cuda::kSm90WarpSteps, 1024 / 64);
+  EXPECT_GE(plan.num_blocks * plan.groups, plan.num_units);
 }
 
 // Rows that are not whole steps of 64 inputs stay with the GEMM for small M.

@@ -22,8 +22,8 @@ struct Sm90Fp8Plan {
 // The parts of k that are summed apart and then added in order. A function of the matrix alone.
 int32_t sm90_fp8_parts(int32_t n, int32_t k);
 // The fastest plan. weight: without data. rows: of x. split 0: sm90_fp8_parts. few_bytes: shared memory
-// of an SM that CTAs of up to 32 columns take together, so that the next kernel finds room beside them.
-inline constexpr int32_t kSm90Fp8FewBytes = 112 * 1024;
+// of an SM that CTAs of up to 16 columns take together. More of it is slower (docs/experiments/linears_cuda.md).
+inline constexpr int32_t kSm90Fp8FewBytes = 190 * 1024;
 Sm90Fp8Plan sm90_fp8_plan(const PackedWeight& weight,
                           int32_t rows,
                           int32_t num_sms,

@@ -84,7 +84,7 @@ Sm90Fp8Plan sm90_fp8_plan(
   const int32_t ctas = ceil_div(weight.n, 64) * plan.split * ceil_div(rows, plan.cols);
   const int32_t most = plan.cols == 128 ? 2 : 3;
   const int32_t steps = ceil_div(fp8_tiles_of(weight.k), plan.split);
-  const int32_t of_sm = plan.cols <= 32 ? few_bytes : kSm90GemmSharedBytes;
+  const int32_t of_sm = plan.cols <= 16 ? few_bytes : kSm90GemmSharedBytes;
   const int32_t extra =
       (sums_share_ring(plan) ? 0 : parts_bytes(plan)) + rounded_bytes(plan, weight.k) + 256;
   int32_t fit = 0;

@@ -19,7 +19,6 @@ inline constexpr int kSm90WarpUnit = 16;  // rows of w that a warp multiplies at
 inline constexpr int kMaxSm90Warps = 12;  // of a CTA, without the warp that computes row scales
 inline constexpr int kSm90WarpSteps = 4;  // of 64 inputs, in a stage
 inline constexpr int kMaxSm90WarpStages = 16;
-inline constexpr int32_t kSm90WarpSharedBytes = 112 * 1024;  // two CTAs share an SM
 
 // How a product is split. A group of `parts` warps has 16 rows of w, each warp a part of k.
 struct Sm90WarpPlan {
@@ -33,14 +32,17 @@ struct Sm90WarpPlan {
 // Up to this many rows the kernel is the fastest.
 constexpr int32_t sm90_warp_rows(int64_t k) { return k % 64 == 0 ? kMaxSm90WarpRows : 0; }
 
-// The fastest plan with this many parts. outputs of kSwiGlu: n / 2.
+// Shared memory for a CTA's rings. A product whose bytes rings cannot hold waits for memory, and takes all. Another one leaves
+// room for the kernel behind it, whose loads then begin early.
+int32_t sm90_warp_room(int32_t n, int32_t k, LinearEpilogue epilogue, int32_t num_sms);
+// The fastest plan with this many parts. outputs of kSwiGlu: n / 2. shared_bytes: of a CTA; 0: sm90_warp_room.
 Sm90WarpPlan sm90_warp_plan(int32_t m,
                             int32_t n,
                             int32_t k,
                             LinearEpilogue epilogue,
                             int32_t parts,
                             int32_t num_sms,
-                            int32_t shared_bytes = kSm90WarpSharedBytes);
+                            int32_t shared_bytes = 0);
 // Bytes of a stage's rows of x. Stages need not be aligned to 1024 bytes: TMA derives its swizzle from the address.
 WR_HD constexpr int32_t sm90_warp_x_bytes(int32_t m) { return m * kSm90WarpSteps * 128; }
 size_t sm90_warp_shared_bytes(const Sm90WarpPlan& plan, int32_t m);

@@ -31,6 +31,17 @@ size_t sm90_warp_shared_bytes(const Sm90WarpPlan& plan, int32_t m) {
          16 + kAlign;
 }
 
+// The best of 112 to 225 KB in whole steps (docs/experiments/linears_cuda.md).
+int32_t sm90_warp_room(int32_t n, int32_t k, LinearEpilogue epilogue, int32_t num_sms) {
+  constexpr int32_t kBesideAttention =
+      130 << 10;  // of a product without epilogue, as that of q, k and v
+  constexpr int32_t kBesideProduct = 150 << 10;
+  if (int64_t{2} * n * k > int64_t{kSm90GemmSharedBytes} * num_sms) {
+    return kSm90GemmSharedBytes;
+  }
+  return epilogue == LinearEpilogue::kStore ? kBesideAttention : kBesideProduct;
+}
+
 Sm90WarpPlan sm90_warp_plan(int32_t m,
                             int32_t n,
                             int32_t k,
@@ -38,6 +49,9 @@ Sm90WarpPlan sm90_warp_plan(int32_t m,
                             int32_t parts,
                             int32_t num_sms,
                             int32_t shared_bytes) {
+  if (shared_bytes == 0) {
+    shared_bytes = sm90_warp_room(n, k, epilogue, num_sms);
+  }
   Sm90WarpPlan plan;
   plan.parts = parts;
   const bool gate = epilogue == LinearEpilogue::kSwiGlu;
