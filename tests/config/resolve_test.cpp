@@ -25,7 +25,7 @@ TEST(Resolve, DecidesWhatWasLeftOpen) {
   EXPECT_EQ(resolved->threads, 6);
   EXPECT_EQ(resolved->max_num_seqs, 64);
   EXPECT_EQ(resolved->max_num_batched_tokens, 512);
-  EXPECT_EQ(resolved->target_itl_ms, 20);
+  EXPECT_EQ(resolved->target_itl_ms, 15);
   EXPECT_EQ(resolved->kv_cache_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(resolved->max_model_len, 0);
 }
