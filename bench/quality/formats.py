@@ -71,6 +71,14 @@ def i8_channel(weight):
                   numbers * scales.astype(np.float64))
 
 
+def i8_groups(weight):
+    """What --quantization int8 makes while loading: the largest magnitude of 32 inputs is the number 127."""
+    groups = weight.astype(np.float32).reshape(weight.shape[0], -1, 32)
+    scales = (np.abs(groups).max(-1, keepdims=True) / np.float32(127)).astype(np.float16).astype(np.float32)
+    numbers = np.clip(np.rint(groups / nonzero(scales)), -127, 127)
+    return Stored({}, (numbers * scales).reshape(weight.shape))
+
+
 def packed(numbers, bits):
     """Numbers side by side in words of 32 bits, the first lowest, along the last axis."""
     per_word = 32 // bits

@@ -53,7 +53,7 @@ class Condition:
     flags: tuple = ()
     round_inputs: object = same
     round_cache: object = same
-    quantises: bool = False  # --quantization fp8
+    quantises: object = None  # what --quantization makes of a matrix
 
     @property
     def rounds(self):
@@ -68,7 +68,8 @@ CONDITIONS = [
     Condition("fp8_block", "FP8, blocks of 128 x 128", "fp8_block", (), token_rounded(formats.f8_round, 128)),
     Condition("fp8_channel", "FP8, a scale for a row", "fp8_channel", (), F8_TOKENS),
     Condition("fp8_kept", "same, `--fp8-activations off`", "fp8_channel", ("--fp8-activations", "off")),
-    Condition("fp8_load", "bf16, `--quantization fp8`", "bf16", ("--quantization", "fp8"), F8_TOKENS, quantises=True),
+    Condition("fp8_load", "bf16, `--quantization fp8`", "bf16", ("--quantization", "fp8"), F8_TOKENS, quantises=formats.f8_channel),
+    Condition("int8_load", "bf16, `--quantization int8`", "bf16", ("--quantization", "int8"), quantises=formats.i8_groups),
     Condition("int8_channel", "INT8, a scale for a row", "int8_channel"),
     Condition("int8_g32", "INT8, groups of 32", "int8_g32"),
     Condition("int4_g32", "INT4, groups of 32, symmetric", "int4_g32"),
@@ -143,7 +144,7 @@ def margins(goldens, answers):
 
 def exact_differences(condition, twin, goldens, answers):
     if condition.quantises:
-        tensors = {name: formats.f8_channel(values.astype(np.float64)).values if checkpoints.is_linear(name) else values
+        tensors = {name: condition.quantises(values.astype(np.float64)).values if checkpoints.is_linear(name) else values
                    for name, values in twin.tensors.items()}
         twin = checkpoints.Weights(twin.config, tensors)
     def all_logprobs(kind):

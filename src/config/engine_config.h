@@ -16,7 +16,7 @@ struct EngineConfig {
   std::string model;                     // file, directory, alias or org/name
   std::string dtype = "auto";            // auto | float32 | bfloat16
   std::string load_format = "auto";      // auto | dummy
-  std::string quantization = "none";     // none | fp8
+  std::string quantization = "none";     // none | fp8 | int8
   std::string fp8_activations = "auto";  // auto | off
   std::string runner = "auto";           // auto | generate | pooling
   std::string convert = "auto";          // auto | embed | classify: what a pooling runner yields

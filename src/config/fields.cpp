@@ -45,10 +45,10 @@ constexpr Field kFields[] = {
     {.name = "quantization",
      .member = &EngineConfig::quantization,
      .group = "Model",
-     .help = "fp8: weights of linear layers that are not quantised become 8-bit floats while they "
-             "are loaded; none: as the model's files have them",
+     .help = "weights of linear layers that are not quantised become 8-bit floats (fp8) or 8-bit "
+             "integers (int8) while they are loaded; none: as the model's files have them",
      .alias = "q",
-     .choices = "none|fp8"},
+     .choices = "none|fp8|int8"},
     {.name = "fp8-activations",
      .member = &EngineConfig::fp8_activations,
      .group = "Model",
@@ -217,7 +217,7 @@ constexpr Field kFields[] = {
      .group = "Scheduler",
      .help =
          "target inter-token latency of running requests in milliseconds: limits the prompt "
-         "tokens of a step; 0: no limit; auto: 20 on a CPU, no limit on a GPU or in offline runs",
+         "tokens of a step; 0: no limit; auto: 15 on a CPU, no limit on a GPU or in offline runs",
      .max = 60000,
      .auto_value = kAutoTargetItl},
     {.name = "scheduling-policy",

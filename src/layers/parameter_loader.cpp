@@ -83,7 +83,7 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   const bool rounds = (spec.of_linear || spec.of_experts) && spec.rows % 16 == 0;
   if (format_ != LoadFormat::kDummy) {
     auto found = value_or_throw(find_quant_matrix(checkpoint_, spec.name, rows, cols));
-    if (found != nullptr || !quantisation_.to_fp8 || !rounds) {
+    if (found != nullptr || !rounds || !rounds_whole_groups(cols)) {
       return found;
     }
     const TensorSource& tensor = *value_or_throw(checkpoint_.require_values(spec.name));
@@ -94,17 +94,18 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
       dequantize_row(
           tensor.type, tensor.data + static_cast<size_t>(at) * tensor.row_bytes, out, tensor.cols);
     };
-    return rounded_matrix(rows, cols, row);
+    return rounded_matrix(*quantisation_.rounds_to, rows, cols, row);
   }
   const bool packed = config.number.has_value() && !config.ignores(spec.name);
-  if (!rounds || (!packed && !quantisation_.to_fp8)) {
+  if (!rounds || (!packed && !rounds_whole_groups(cols))) {
     return nullptr;
   }
   QuantForm form;
-  form.number = packed ? *config.number : QuantNumber::kF8;
+  form.number = packed ? *config.number : *quantisation_.rounds_to;
   const bool f8 = form.number == QuantNumber::kF8;
-  const bool known_group = config.group_size == 32 || config.group_size == 64;
-  form.group = !f8 && known_group ? static_cast<int32_t>(config.group_size) : 128;
+  const int64_t group = packed ? config.group_size : kRoundedGroup;
+  const bool known_group = group == 32 || group == 64;
+  form.group = !f8 && known_group ? static_cast<int32_t>(group) : 128;
   const bool kept = packed && config.inputs == QuantInputs::kKept;
   form.inputs = !f8 || kept         ? F8Inputs::kNone
                 : config.has_blocks ? F8Inputs::kGroup
@@ -115,9 +116,14 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
       form, seed_of(spec.name), dummy_scale(whole), rows, cols);
 }
 
+bool ParameterLoader::rounds_whole_groups(int64_t cols) const {
+  return quantisation_.rounds_to.has_value() &&
+         (quantisation_.rounds_to != QuantNumber::kQ8 || cols % kRoundedGroup == 0);
+}
+
 const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) const {
-  const bool possible =
-      checkpoint_.quantisation().method != QuantMethod::kNone || quantisation_.to_fp8;
+  const bool possible = checkpoint_.quantisation().method != QuantMethod::kNone ||
+                        quantisation_.rounds_to.has_value();
   if (!possible || spec.order != RowOrder::kPlain || spec.transposed) {
     return nullptr;
   }

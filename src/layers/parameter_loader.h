@@ -20,6 +20,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -50,10 +51,10 @@ class ParameterLoader {
   using Progress = std::function<void(int64_t bytes)>;
   // What becomes of weights that are quantised, or shall be.
   struct Quantisation {
-    bool to_fp8 =
-        false;  // matrices of linear operations that are not, become e4m3 with a scale for each row
+    // kF8 or kQ8: matrices of linear operations and of experts that are not quantised become such numbers (rounded_matrix.h).
+    std::optional<QuantNumber> rounds_to = {};
     bool exact = true;  // on a CPU values are not rounded
-    // Products of e4m3 weights round their inputs, where the checkpoint or to_fp8 wants it.
+    // Products of e4m3 weights round their inputs, where the checkpoint or rounds_to wants it.
     bool rounds_inputs = true;
   };
   // rows: the type of weights on CUDA, kBF16 or kF32.
@@ -64,7 +65,7 @@ class ParameterLoader {
                   DType rows = DType::kBF16,
                   Progress progress = {},
                   const Quantisation& quantisation = {
-                      .to_fp8 = false, .exact = true, .rounds_inputs = true});
+                      .rounds_to = {}, .exact = true, .rounds_inputs = true});
 
   // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
   // the spec and its format declare, or cannot be split as they declare.
@@ -117,6 +118,8 @@ class ParameterLoader {
   [[nodiscard]] const WeightFormat& random_format_of(const TensorSpec& spec) const;
   // Null: the weight is not quantised, and is not to be.
   const WeightFormat* quant_format_of(const TensorSpec& spec) const;
+  // Whether matrices of so many columns that are not quantised shall be.
+  [[nodiscard]] bool rounds_whole_groups(int64_t cols) const;
   [[nodiscard]] std::unique_ptr<QuantMatrix> quant_matrix_of(const TensorSpec& spec) const;
   // The forms of the specs' matrices on this device. Tiles of GGUF types that differ become tiles that hold all of them, other
   // tiles that differ rows.

@@ -58,7 +58,10 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Arena& workspace,
                                   const RankComms& comms) {
   ParameterLoader::Quantisation quantisation;
-  quantisation.to_fp8 = plan.config.quantization == "fp8";
+  if (plan.config.quantization != "none") {
+    quantisation.rounds_to =
+        plan.config.quantization == "fp8" ? QuantNumber::kF8 : QuantNumber::kQ8;
+  }
   quantisation.rounds_inputs = plan.config.fp8_activations == "auto";
   quantisation.exact = plan.decoder.linear.act == ActFormat::kF32;
   ParameterLoader loader(*plan.checkpoint,

@@ -251,6 +251,27 @@ TEST(QuantisedAtLoad, EqualsACheckpointInFp8) {
                0.0F);
 }
 
+// The same in int8: a scale for each 32 inputs, an IEEE half.
+TEST(QuantisedAtLoad, EqualsACheckpointInInt8) {
+  const TempDir plain;
+  const TempDir quantised;
+  const TempDir twin;
+  const QuantisedModel model{small_model(""), "pack_most8", 32};
+  const std::string whole = model.base.write(plain);
+  const std::string packed = model.write(quantised, twin).first;
+  expect_equal(run(whole, "float32", 1, "int8"), run(packed, "float32"), 0.0F);
+  expect_equal(run(whole, "auto", 1, "int8"), run(packed, "auto"), 0.0F);
+  EXPECT_NE(run(whole, "float32", 1, "int8").at(9).top, run(whole, "float32").at(9).top);
+}
+
+TEST(QuantisedOverRanks, DividesInt8AtLoad) {
+  const TempDir plain;
+  RandomModel base = small_model("");
+  base.intermediate_size = 512;
+  const std::string model = base.write(plain);
+  expect_equal(run(model, "float32", 2, "int8"), run(model, "float32", 1, "int8"), 2e-4F);
+}
+
 TEST(QuantisedOverRanks, DividesWhereGroupsDo) {
   for (const char* scheme : {"fp8_block", "fp8_channel", "pack4", "awq", "gptq_order"}) {
     SCOPED_TRACE(scheme);

@@ -293,7 +293,7 @@ TEST_F(ParameterLoaderOnGpu, ExpertsTakeTilesToo) {
                            LoadFormat::kAuto,
                            rows,
                            {},
-                           {.to_fp8 = true, .exact = false, .rounds_inputs = true});
+                           {.rounds_to = QuantNumber::kF8, .exact = false, .rounds_inputs = true});
     return loader.matrix(spec);
   };
   on(90);

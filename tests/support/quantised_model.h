@@ -31,8 +31,8 @@ namespace warprow::test {
 struct QuantisedModel {
   RandomModel base;
   // Inputs of fp8_tensor stay, those of modelopt have a static scale, those of the other fp8 schemes dynamic ones.
-  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | pack4 | pack4_zeros | pack4_order | pack8 | awq | gptq |
-  // gptq_v2 | gptq_order | gptq8
+  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | pack4 | pack4_zeros | pack4_order | pack8 | pack_most8 | awq |
+  // gptq | gptq_v2 | gptq_order | gptq8. In pack_most8 a group's largest magnitude is the number 127 exactly.
   std::string scheme = "fp8_block";
   int64_t group = 64;  // of the schemes with groups
 
@@ -271,7 +271,8 @@ struct QuantisedModel {
         }
       }
       const float width = has_zeros ? highest - lowest : 2.0F * std::max(highest, -lowest);
-      const float scale = f16_to_f32(f32_to_f16(width / static_cast<float>(most)));
+      const int64_t steps = scheme == "pack_most8" ? most - 1 : most;
+      const float scale = f16_to_f32(f32_to_f16(width / static_cast<float>(steps)));
       scales[static_cast<size_t>(i)] = scale;
       zeros[static_cast<size_t>(i)] =
           has_zeros
@@ -284,7 +285,7 @@ struct QuantisedModel {
       const auto at =
           static_cast<size_t>(i / cols * groups + group_of[static_cast<size_t>(i % cols)]);
       const auto number =
-          static_cast<int64_t>(std::lround(w[static_cast<size_t>(i)] / scales[at])) + zeros[at];
+          static_cast<int64_t>(std::lrint(w[static_cast<size_t>(i)] / scales[at])) + zeros[at];
       q.push_back(std::clamp<int64_t>(number, 0, most));
       values.push_back(scales[at] * static_cast<float>(q.back() - zeros[at]));
     }
