@@ -57,15 +57,21 @@ def first_output_ms(command):
     return took * 1e3
 
 
+# A process counts the memory of the one that started it until it is replaced. So a small one starts the command.
+PEAK = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_maxrss)
+"""
+
+
 def peak_memory_mb(command):
     """Peak resident set of a completed process."""
-    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               stdin=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise Failure(f"{Path(command[0]).name}: exit {process.returncode}")
-    return usage.ru_maxrss * 1024 / 1e6
+    status, kib = output_of([sys.executable, "-I", "-S", "-c", PEAK, *command]).split()
+    if status != "0":
+        raise Failure(f"{Path(command[0]).name}: exit {status}")
+    return int(kib) * 1024 / 1e6
 
 
 def text_of_about(num_toks):

@@ -185,15 +185,16 @@ def compare(args, work):
     for rounds in (ROUNDS_LONG, ROUNDS_SHORT):
         (work / f"ids{rounds}").write_text(lines * rounds)
 
-    def ours(dtype):
+    def ours(dtype, quantization="none"):
         return lambda rounds, *out: [args.binary, "embed", work, "--device", "cpu", "--dtype", dtype, "--threads", args.threads,
-                                     "--no-normalize", "-i", work / f"ids{rounds}", "-o", *(out or [work / "ours.npy"])]
+                                     "--quantization", quantization, "--no-normalize", "-i", work / f"ids{rounds}", "-o", *(out or [work / "ours.npy"])]
 
     def peer(kind, batch):
         return lambda rounds, *out: [sys.executable, "-c", PEER, work / f"{kind}.onnx", batch, rounds, args.threads,
                                      work / "ids.npy", *out]
 
-    engines = {"warprow, float32": ours("float32"), "warprow, bf16 products": ours("auto")}
+    engines = {"warprow, float32": ours("float32"), "warprow, bf16 products": ours("auto"),
+               "warprow, --quantization int8": ours("auto", "int8")}
     for kind in ("float32", "int8"):
         for batch in (8, 64):
             engines[f"ONNX Runtime, {kind}, batch {batch}"] = peer(kind, batch)
