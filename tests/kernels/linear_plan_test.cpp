@@ -399,6 +399,12 @@ TEST(Sm90WarpPlan, RingsTakeWhatTheBytesNeed) {
   constexpr int32_t kAttention = 96 << 10;                             // rings of its CTA
   EXPECT_LE(room(5120, 2048, kStore) + kAttention, kAll + (1 << 10));  // Qwen3-30B-A3B
   EXPECT_LE(room(4096, 1024, kStore) + kAttention, kAll + (1 << 10));  // Qwen3-0.6B
+  constexpr size_t kAttentionCta = 99 << 10;
+  constexpr size_t kSm = 227 << 10;
+  for (const auto& [n, k] : {std::pair{5120, 2048}, {4096, 1024}}) {
+    const cuda::Sm90WarpPlan qkv = cuda::sm90_warp_plan(1, n, k, kStore, 1, h200().num_sms);
+    EXPECT_LE(cuda::sm90_warp_shared_bytes(qkv, 1) + kAttentionCta, kSm) << n << " x " << k;
+  }
   // Eight rows of the 0.6B: all of gate and up is on its way at once.
   const cuda::Sm90WarpPlan plan = cuda::sm90_warp_plan(8, 6144, 1024, kSwiGlu, 1, h200().num_sms);
   EXPECT_EQ(plan.stages * cuda::kSm90WarpSteps, 1024 / 64);
