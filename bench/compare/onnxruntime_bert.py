@@ -187,7 +187,8 @@ def compare(args, work):
 
     def ours(dtype, quantization="none"):
         return lambda rounds, *out: [args.binary, "embed", work, "--device", "cpu", "--dtype", dtype, "--threads", args.threads,
-                                     "--quantization", quantization, "--no-normalize", "-i", work / f"ids{rounds}", "-o", *(out or [work / "ours.npy"])]
+                                     "--quantization", quantization, "--no-normalize", "-i", work / f"ids{rounds}", "-o",
+                                     *(out or [work / "ours.npy"])]
 
     def peer(kind, batch):
         return lambda rounds, *out: [sys.executable, "-c", PEER, work / f"{kind}.onnx", batch, rounds, args.threads,
