@@ -209,7 +209,8 @@ class CostRun {
       }
       const auto rows = static_cast<double>(batch);
       const double attention_us = 1e-3 * point->context * table.decode_context_ns.at(rows);
-      curve.push_back({rows, std::max(0.0, point->us - attention_us)});
+      // Attention to so few tokens is a small part of a step. A slope that a disturbed step made too steep would say more.
+      curve.push_back({rows, std::max(0.5 * point->us, point->us - attention_us)});
     }
     table.decode_us = CostCurve(std::move(curve));
     return {};
