@@ -16,6 +16,7 @@ LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 K_QUANTS = ("Q4_K", "Q6_K")
+CALIBRATION_LENGTH = 1024  # tokens of a text
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 
 
@@ -131,10 +132,10 @@ def write_plain(weights, folder, dtype):
 
 
 def write_quantised(weights, folder, quantise, quantization_config, calibration=None):
-    """Linear layers quantised, the rest as it is in float32; and the values of all. With `calibration`, ids of a text,
+    """Linear layers quantised, the rest as it is in float32; and the values of all. With `calibration`, ids of texts,
     they are fitted to the inputs that they have there."""
-    fitting = Fitting(weights.config, weights.tensors, quantise)
-    if calibration:
+    fitting = Fitting(weights.config, weights.tensors, quantise, CALIBRATION_LENGTH)
+    if calibration is not None:
         fitting.hidden(calibration)
     config = weights.config | {"quantization_config": quantization_config}
     tensors, twin = {}, Weights(weights.config)
@@ -143,7 +144,7 @@ def write_quantised(weights, folder, quantise, quantization_config, calibration=
             tensors[name] = ("F32", values)
             twin.tensors[name] = values
             continue
-        stored = fitting.stored[name] if calibration else quantise(values.astype(np.float64))
+        stored = fitting.stored[name] if calibration is not None else quantise(values.astype(np.float64))
         tensors |= {name.removesuffix("weight") + suffix: tensor for suffix, tensor in stored.tensors.items()}
         twin.tensors[name] = stored.values
     return write_safetensors(folder, weights, config, tensors), twin
@@ -204,7 +205,9 @@ def writers(source, calibration):
     f8_blocks = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
     f8_rows = compressed("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
                          input_activations=TOKEN_F8)
-    i8_rows = compressed("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True})
+    i8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    i8_rows = compressed("int-quantized", i8)
+    i8_tokens = compressed("int-quantized", i8, input_activations=i8 | {"strategy": "token", "dynamic": True})
 
     def integers(bits, group, has_zeros, **more):
         return partial(write_quantised, **more, quantise=partial(formats.int_groups, bits=bits, group=group, has_zeros=has_zeros),
@@ -219,6 +222,7 @@ def writers(source, calibration):
         "fp8_block": partial(write_quantised, quantise=formats.f8_block, quantization_config=f8_blocks),
         "fp8_channel": partial(write_quantised, quantise=formats.f8_channel, quantization_config=f8_rows),
         "int8_channel": partial(write_quantised, quantise=formats.i8_channel, quantization_config=i8_rows),
+        "int8_token": partial(write_quantised, quantise=formats.i8_channel, quantization_config=i8_tokens),
         "int8_g32": integers(8, 32, False),
         "int4_g32": integers(4, 32, False),
         "int4_g32_zeros": integers(4, 32, True),

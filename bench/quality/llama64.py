@@ -48,14 +48,22 @@ class Llama64:
         heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{layer}self_attn.{name}_proj.weight").reshape(len(x), count, -1)
                    for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)))
+        out = [self.attention(q[text], k[text], v[text]) for text in self.texts(len(x))]
+        return self.linear(np.concatenate(out), f"{layer}self_attn.o_proj.weight")
+
+    def texts(self, tokens):
+        """The tokens that see one another."""
+        return [slice(tokens)]
+
+    def attention(self, q, k, v):
         q, k, v = self.rope(q), self.round_cache(self.rope(k)), self.round_cache(v)
-        k, v = k.repeat(heads // kv_heads, 1), v.repeat(heads // kv_heads, 1)
-        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
-        scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+        repeats = q.shape[1] // k.shape[1]
+        k, v = k.repeat(repeats, 1), v.repeat(repeats, 1)
+        scores = np.einsum("qhd,khd->hqk", q, k, optimize=True) / np.sqrt(q.shape[-1])
+        scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
-        out = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), -1)
-        return self.linear(out, f"{layer}self_attn.o_proj.weight")
+        return np.einsum("hqk,khd->qhd", shares, v, optimize=True).reshape(len(q), -1)
 
     def hidden(self, ids):
         """[tokens, hidden size], before the last norm."""
@@ -90,11 +98,14 @@ class Llama32(Llama64):
 
 
 class Fitting(Llama64):
-    """Quantises each matrix when its inputs are known, and goes on with what it became."""
+    """Quantises each matrix when its inputs are known, and goes on with what it became. Ids are texts of `length` tokens."""
 
-    def __init__(self, config, weights, quantise):
+    def __init__(self, config, weights, quantise, length):
         super().__init__(config, weights)
-        self.quantise, self.stored = quantise, {}
+        self.quantise, self.length, self.stored = quantise, length, {}
+
+    def texts(self, tokens):
+        return [slice(first, first + self.length) for first in range(0, tokens, self.length)]
 
     def linear(self, x, name):
         self.stored[name] = self.quantise(self.weight(name), products=x.T @ x)

@@ -41,7 +41,7 @@ BOUND = 0.15  # of the fast path's |d|
 EXACT = 1e-3  # of the engine
 MARGIN = 0.2  # of the two likeliest tokens in float32, below which the fast path may take the other
 TEXT_TOKENS = 1024
-CALIBRATION_TOKENS = 2048  # of README.md, for formats that are fitted to inputs
+CALIBRATION_TEXTS = 24  # of checkpoints.CALIBRATION_LENGTH tokens, from README.md and docs/, for formats that are fitted to inputs
 TOP = 20  # the most that prompt_logprobs gives
 
 
@@ -71,6 +71,7 @@ CONDITIONS = [
     Condition("fp8_load", "bf16, `--quantization fp8`", "bf16", ("--quantization", "fp8"), F8_TOKENS, quantises=formats.f8_channel),
     Condition("int8_load", "bf16, `--quantization int8`", "bf16", ("--quantization", "int8"), quantises=formats.i8_groups),
     Condition("int8_channel", "INT8, a scale for a row", "int8_channel"),
+    Condition("int8_token", "INT8, a scale for a row, for inputs of 8 bits", "int8_token"),
     Condition("int8_g32", "INT8, groups of 32", "int8_g32"),
     Condition("int4_g32", "INT4, groups of 32, symmetric", "int4_g32"),
     Condition("int4_g32_zeros", "INT4, groups of 32, zero points", "int4_g32_zeros"),
@@ -102,6 +103,15 @@ def run(binary, model, flags, texts):
 def token_ids(binary, model, file):
     command = [binary, "tokenize", "-m", str(model), "--prompt-file", str(ROOT / file), "--output", "json"]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["token_ids"]
+
+
+def calibration_ids(binary, model):
+    """Texts from the beginnings of documents, as many from each."""
+    files = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+    texts = []
+    for ids in (token_ids(binary, model, file) for file in files):
+        texts += [ids[first:first + checkpoints.CALIBRATION_LENGTH] for first in (0, checkpoints.CALIBRATION_LENGTH)]
+    return np.concatenate([text for text in texts if len(text) == checkpoints.CALIBRATION_LENGTH][:CALIBRATION_TEXTS])
 
 
 def own(answer):
@@ -235,7 +245,7 @@ def main(argv):
     goldens = Goldens(json.loads((ROOT / "tests/golden/smollm2_hf_fp32.json").read_text())["prompts"])
     source = fetch.fetch(fetch.ITEMS["smollm2"], fetch.cache_dir())
     text = token_ids(args.binary, source, "LICENSE")[:TEXT_TOKENS]
-    calibration = token_ids(args.binary, source, "README.md")[:CALIBRATION_TOKENS]
+    calibration = calibration_ids(args.binary, source)
     weights = checkpoints.read_gguf(source)
     writers = checkpoints.writers(source, calibration)
     rows = json.loads(args.output_json.read_text()) if args.output_json and args.output_json.exists() else {}

@@ -155,18 +155,19 @@ class QuantPacker {
     job_.matrix->read(part, buffers_);
   }
 
-  // Numbers less their zero points, and a scale for each 32 inputs.
+  // Numbers less their zero points, and the scales of the product's groups, which may be parts of the matrix's.
   void make_groups(int64_t count) {
     const int64_t cols = job_.weight.k;
     const int64_t groups = ceil_div<int64_t>(cols, form_.group);
     q_.resize(buffers_.numbers.size());
-    scales_.resize(q_.size() / 32);
+    const auto group_size = static_cast<size_t>(job_.weight.group);
+    scales_.resize(q_.size() / group_size);
     size_t at = 0;
     for (int64_t r = 0; r < count; ++r) {
       for (int64_t c = 0; c < cols; ++c, ++at) {
         const auto group = static_cast<size_t>(r * groups + c / form_.group);
         q_[at] = static_cast<int8_t>(int{buffers_.numbers[at]} - int{buffers_.zeros[group]});
-        scales_[at / 32] = buffers_.scales[group];
+        scales_[at / group_size] = buffers_.scales[group];
       }
     }
   }

@@ -94,7 +94,7 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
       dequantize_row(
           tensor.type, tensor.data + static_cast<size_t>(at) * tensor.row_bytes, out, tensor.cols);
     };
-    return rounded_matrix(*quantisation_.rounds_to, rows, cols, row);
+    return rounded_matrix(*quantisation_.rounds_to, rows, cols, rounded_group(cols), row);
   }
   const bool packed = config.number.has_value() && !config.ignores(spec.name);
   if (!rounds || (!packed && !rounds_whole_groups(cols))) {
@@ -103,9 +103,10 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   QuantForm form;
   form.number = packed ? *config.number : *quantisation_.rounds_to;
   const bool f8 = form.number == QuantNumber::kF8;
-  const int64_t group = packed ? config.group_size : kRoundedGroup;
+  const int64_t group = packed ? config.group_size : rounded_group(cols);
   const bool known_group = group == 32 || group == 64;
   form.group = !f8 && known_group ? static_cast<int32_t>(group) : 128;
+  form.wide_inputs = !packed || config.int8_inputs;
   const bool kept = packed && config.inputs == QuantInputs::kKept;
   form.inputs = !f8 || kept         ? F8Inputs::kNone
                 : config.has_blocks ? F8Inputs::kGroup
@@ -118,7 +119,11 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
 
 bool ParameterLoader::rounds_whole_groups(int64_t cols) const {
   return quantisation_.rounds_to.has_value() &&
-         (quantisation_.rounds_to != QuantNumber::kQ8 || cols % kRoundedGroup == 0);
+         (quantisation_.rounds_to != QuantNumber::kQ8 || cols % Quantisation::kLeastGroup == 0);
+}
+
+int32_t ParameterLoader::rounded_group(int64_t cols) const {
+  return cols % quantisation_.group == 0 ? quantisation_.group : Quantisation::kLeastGroup;
 }
 
 const WeightFormat* ParameterLoader::quant_format_of(const TensorSpec& spec) const {

@@ -51,8 +51,11 @@ class ParameterLoader {
   using Progress = std::function<void(int64_t bytes)>;
   // What becomes of weights that are quantised, or shall be.
   struct Quantisation {
+    static constexpr int32_t kLeastGroup = 32;
     // kF8 or kQ8: matrices of linear operations and of experts that are not quantised become such numbers (rounded_matrix.h).
     std::optional<QuantNumber> rounds_to = {};
+    // kQ8: inputs that share a scale, if a matrix has a multiple of them; else kLeastGroup.
+    int32_t group = kLeastGroup;
     bool exact = true;  // on a CPU values are not rounded
     // Products of e4m3 weights round their inputs, where the checkpoint or rounds_to wants it.
     bool rounds_inputs = true;
@@ -65,7 +68,7 @@ class ParameterLoader {
                   DType rows = DType::kBF16,
                   Progress progress = {},
                   const Quantisation& quantisation = {
-                      .rounds_to = {}, .exact = true, .rounds_inputs = true});
+                      .rounds_to = {}, .group = 32, .exact = true, .rounds_inputs = true});
 
   // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
   // the spec and its format declare, or cannot be split as they declare.
@@ -120,6 +123,7 @@ class ParameterLoader {
   const WeightFormat* quant_format_of(const TensorSpec& spec) const;
   // Whether matrices of so many columns that are not quantised shall be.
   [[nodiscard]] bool rounds_whole_groups(int64_t cols) const;
+  [[nodiscard]] int32_t rounded_group(int64_t cols) const;
   [[nodiscard]] std::unique_ptr<QuantMatrix> quant_matrix_of(const TensorSpec& spec) const;
   // The forms of the specs' matrices on this device. Tiles of GGUF types that differ become tiles that hold all of them, other
   // tiles that differ rows.

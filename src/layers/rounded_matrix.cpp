@@ -62,12 +62,13 @@ class F8Matrix final : public QuantMatrix {
 
 class Int8Matrix final : public QuantMatrix {
  public:
-  Int8Matrix(int64_t rows, int64_t cols, FloatRow row) : row_(std::move(row)) {
+  Int8Matrix(int64_t rows, int64_t cols, int32_t group, FloatRow row) : row_(std::move(row)) {
     form_.number = QuantNumber::kQ8;
-    form_.group = kRoundedGroup;
+    form_.group = group;
     form_.zero_point = kZero;
     form_.half_scales = true;
-    form_.col_unit = kRoundedGroup;
+    form_.wide_inputs = true;
+    form_.col_unit = group;
     rows_ = rows;
     cols_ = cols;
     format_ = "int8";
@@ -81,9 +82,9 @@ class Int8Matrix final : public QuantMatrix {
     for (int64_t r = 0; r < part.num_rows; ++r) {
       row_(part.row + r, values.data());
       const float* end = values.data() + part.col + part.num_cols;
-      for (const float* group = end - part.num_cols; group < end; group += kRoundedGroup) {
+      for (const float* group = end - part.num_cols; group < end; group += form_.group) {
         *scale = scale_of(group);
-        for (int32_t i = 0; i < kRoundedGroup; ++i) {
+        for (int32_t i = 0; i < form_.group; ++i) {
           *number++ = number_of(group[i], *scale);
         }
         ++scale;
@@ -95,11 +96,11 @@ class Int8Matrix final : public QuantMatrix {
   static constexpr int kZero = 128;
   static constexpr float kMost = 127.0F;
 
-  static float scale_of(const float* group) {
-    if (!std::all_of(group, group + kRoundedGroup, [](float v) { return std::isfinite(v); })) {
+  [[nodiscard]] float scale_of(const float* group) const {
+    if (!std::all_of(group, group + form_.group, [](float v) { return std::isfinite(v); })) {
       return std::numeric_limits<float>::quiet_NaN();
     }
-    return nearest_half(largest(group, kRoundedGroup) / kMost);
+    return nearest_half(largest(group, form_.group) / kMost);
   }
   static uint8_t number_of(float value, float scale) {
     if (!(scale > 0.0F)) {
@@ -114,15 +115,13 @@ class Int8Matrix final : public QuantMatrix {
 
 }  // namespace
 
-std::unique_ptr<QuantMatrix> rounded_matrix(QuantNumber number,
-                                            int64_t rows,
-                                            int64_t cols,
-                                            FloatRow row) {
+std::unique_ptr<QuantMatrix> rounded_matrix(
+    QuantNumber number, int64_t rows, int64_t cols, int32_t group, FloatRow row) {
   if (number == QuantNumber::kF8) {
     return std::make_unique<F8Matrix>(rows, cols, std::move(row));
   }
-  WR_CHECK(number == QuantNumber::kQ8 && cols % kRoundedGroup == 0, "{} inputs", cols);
-  return std::make_unique<Int8Matrix>(rows, cols, std::move(row));
+  WR_CHECK(number == QuantNumber::kQ8 && cols % group == 0, "{} inputs", cols);
+  return std::make_unique<Int8Matrix>(rows, cols, group, std::move(row));
 }
 
 }  // namespace warprow

@@ -12,17 +12,12 @@ namespace warprow {
 // Fills `out` with a row of a matrix that is not quantised.
 using FloatRow = std::function<void(int64_t row, float* out)>;
 
-// Inputs that share a scale in a matrix of int8.
-inline constexpr int32_t kRoundedGroup = 32;
-
 // The matrix [rows, cols], quantised while it is loaded; numbers to nearest, ties to even.
 // kF8: e4m3 with a scale for each row, the row's largest magnitude over 448. Products round their inputs, each row with its own
 // scale.
-// kQ8: int8 from -127 to 127 with a scale for each kRoundedGroup inputs, an IEEE half: their largest magnitude over 127. It is
-// NaN where a number is not finite. cols: a multiple of kRoundedGroup.
-std::unique_ptr<QuantMatrix> rounded_matrix(QuantNumber number,
-                                            int64_t rows,
-                                            int64_t cols,
-                                            FloatRow row);
+// kQ8: int8 from -127 to 127 with a scale for each `group` inputs, an IEEE half: their largest magnitude over 127. It is
+// NaN where a number is not finite. group: 32 or 128, of which cols is a multiple; activations then share a scale alike.
+std::unique_ptr<QuantMatrix> rounded_matrix(
+    QuantNumber number, int64_t rows, int64_t cols, int32_t group, FloatRow row);
 
 }  // namespace warprow

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/linear/cpu/pack.h"
+#include "kernels/linear/cpu/panel_kernels.h"
 #include "kernels/linear/quant/quant_tiles.h"
 #include "layers/group_tiles.h"
 #include "weights/quant_groups.h"
@@ -175,17 +176,22 @@ const WeightFormat& mxfp4_pair_format(const DeviceFacts& device) {
 
 namespace {
 
-// Integers that fit the CPU's kernels stay integers.
+// Integers whose groups fit the CPU's kernels stay integers.
 PackedWeight quant_panels(const QuantForm& form, int64_t cols, bool exact) {
-  const bool fits = form.half_scales && form.group % 32 == 0 && cols % 32 == 0;
+  const bool fits = form.group % 32 == 0 && cols % 32 == 0;
   if (form.number == QuantNumber::kF8 || !fits ||
       (form.number == QuantNumber::kQ8 && form.has_zeros)) {
     return plain(exact ? PackedKind::kF32 : PackedKind::kBF16);
   }
   PackedWeight weight = plain(PackedKind::kQ8);
+  weight.scales = form.half_scales ? ScaleForm::kF16 : ScaleForm::kF32;
   if (form.number == QuantNumber::kQ4 && !form.has_zeros && form.zero_point == 8) {
     weight.kind = PackedKind::kQ4;
     weight.zero_point = 8;
+  }
+  if (form.wide_inputs && form.number == QuantNumber::kQ8 && form.group == cpu::kWideGroup &&
+      cols % cpu::kWideGroup == 0) {
+    weight.group = cpu::kWideGroup;
   }
   return weight;
 }

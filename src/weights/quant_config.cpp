@@ -100,6 +100,16 @@ QuantInputs inputs_of(const json& group) {
                                                       : QuantInputs::kStatic;
 }
 
+// Whether compressed-tensors' input_activations are integers of 8 bits.
+bool has_int8_inputs(const json& group) {
+  const auto inputs = group.find("input_activations");
+  if (inputs == group.end() || !inputs->is_object() || text_of(*inputs, "type") != "int") {
+    return false;
+  }
+  const auto bits = inputs->find("num_bits");
+  return bits == inputs->end() || *bits == 8;
+}
+
 // All groups of modules have the formats that tensors say by themselves; here only what contradicts that is refused.
 Result<void> read_compressed(const json& object, QuantConfig& out, const std::string& path) {
   out.method = QuantMethod::kCompressedTensors;
@@ -159,6 +169,7 @@ Result<void> read_compressed(const json& object, QuantConfig& out, const std::st
                                                           : QuantNumber::kQ8;
       out.group_size = *inputs;
       out.inputs = inputs_of(group);
+      out.int8_inputs = has_int8_inputs(group);
     }
     if (Result<void> done = read_block(*weights, "block_structure", out, path); !done) {
       return done;

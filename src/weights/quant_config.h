@@ -51,6 +51,7 @@ struct QuantConfig {
   // What the numbers are; none: weights stay as they are. Of several groups of modules the first counts.
   std::optional<QuantNumber> number;
   QuantInputs inputs = QuantInputs::kKept;  // of e4m3 weights
+  bool int8_inputs = false;                 // int8 weights were made for inputs of 8 bits
   // Modules that stay as they are: names, or prefixes of them.
   std::vector<std::string> ignored;
 

@@ -231,6 +231,7 @@ class ByteMatrix final : public TensorsMatrix {
       return tl::unexpected(done.error());
     }
     out->form_.half_scales = *halves;
+    out->form_.wide_inputs = !f8 && config.int8_inputs;
     out->rows_ = rows;
     out->cols_ = cols;
     out->numbers_ = &numbers;

@@ -38,6 +38,7 @@ constexpr Case kCases[] = {
     {"q4_1", PackedKind::kQ4, 32, 0, true, ScaleForm::kF16},
     {"q5_0", PackedKind::kQ5, 32, 16, false, ScaleForm::kF16},
     {"q8_0", PackedKind::kQ8, 32, 0, false, ScaleForm::kF16},
+    {"q8_wide", PackedKind::kQ8, kWideGroup, 0, false, ScaleForm::kF16},
     {"q4_k", PackedKind::kQ4, 32, 0, true, ScaleForm::kSplit},
     {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
@@ -109,6 +110,8 @@ std::vector<float> answers(const PanelKernels& kernels,
   std::vector<int8_t> q(x.size());
   std::vector<ActGroup> by32(x.size() / 32);
   std::vector<ActGroup> by16(x.size() / 16);
+  std::vector<int8_t> wide_q(x.size());
+  std::vector<ActGroup> wide(x.size() / kWideGroup);
   std::vector<uint16_t> halves(x.size());
   for (int64_t r = 0; r < rows; ++r) {
     kernels.quantise_row(x.data() + r * kInputs,
@@ -116,14 +119,19 @@ std::vector<float> answers(const PanelKernels& kernels,
                          q.data() + r * kInputs,
                          by32.data() + r * kInputs / 32,
                          by16.data() + r * kInputs / 16);
+    kernels.quantise_wide_row(x.data() + r * kInputs,
+                              kInputs,
+                              wide_q.data() + r * kInputs,
+                              wide.data() + r * kInputs / kWideGroup);
     kernels.round_row(x.data() + r * kInputs, kInputs, 32, halves.data() + r * kInputs);
   }
   if (w.kind == PackedKind::kBF16) {
     kernels.bf16_panels(job, {halves.data(), kInputs});
   } else if (is_quantised(w.kind)) {
-    const bool narrow = w.group == 16;
+    const bool is_wide = w.group == kWideGroup;
+    const ActGroup* groups = is_wide ? wide.data() : w.group == 16 ? by16.data() : by32.data();
     kernels.int8_panels(job,
-                        {q.data(), kInputs, narrow ? by16.data() : by32.data(), kInputs / w.group});
+                        {is_wide ? wide_q.data() : q.data(), kInputs, groups, kInputs / w.group});
   }
   all.insert(all.end(), y.begin(), y.end());
   return all;

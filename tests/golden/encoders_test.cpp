@@ -90,6 +90,24 @@ TEST_P(EncoderModel, TextsHaveTheTokensOfTransformers) {
   EXPECT_GE(count, 3);
 }
 
+// Matrices of 128 inputs have wide groups here, others groups of 32.
+TEST_P(EncoderModel, Int8WeightsAreNear) {
+  EngineConfig config = tiny_config(GetParam());
+  config.quantization = "int8";
+  config.dtype = "auto";
+  const auto engine = start_engine(config);
+  for (const auto& prompt : test::tiny_prompts(GetParam())) {
+    const std::vector<float> vector =
+        run_pooling(*engine, pooling_request(prompt["ids"].get<Ids>(), second_segment(prompt)));
+    const auto wanted = prompt["vector"].get<std::vector<float>>();
+    ASSERT_EQ(vector.size(), wanted.size());
+    EXPECT_NE(vector, wanted);
+    for (size_t j = 0; j < wanted.size(); ++j) {
+      EXPECT_NEAR(vector[j], wanted[j], 0.05) << j;
+    }
+  }
+}
+
 // Of a checkpoint without a tokenizer.json.
 TEST(Encoders, VocabTxtGivesTheSameTokens) {
   const test::TempDir dir;

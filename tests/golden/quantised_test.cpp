@@ -109,6 +109,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            "fp8_channel",
                                            "modelopt",
                                            "int8_channel",
+                                           "int8_token",
                                            "pack4",
                                            "pack4_zeros",
                                            "pack4_order",
@@ -238,6 +239,26 @@ TEST(QuantisedInputs, AreRoundedAsTheSchemeSays) {
     EXPECT_NE(run(model, "float32").at(9).top, run(model, "float32", 1, "none", "off").at(9).top);
   }
   EXPECT_GE(num_equal, 5);
+}
+
+// Weights that were made for inputs of 8 bits take groups of 128 inputs, with one scale for weights and one for inputs.
+TEST(QuantisedInputs, Int8TokensAreNearTheTwin) {
+  const TempDir quantised;
+  const TempDir twin;
+  RandomModel base = small_model("");
+  base.hidden_size = 256;
+  base.intermediate_size = 384;
+  const QuantisedModel model{base, "int8_token"};
+  const auto [of_quantised, of_twin] = model.write(quantised, twin);
+  const auto exact = run(of_twin, "float32");
+  const auto rounded = run(of_quantised, "auto");
+  expect_equal(run(of_quantised, "float32"), exact, 2e-4F);
+  for (const auto& [id, want] : exact) {
+    EXPECT_NE(rounded.at(id).top.front(), want.top.front());
+    for (size_t i = 0; i < want.top.front().size(); ++i) {
+      EXPECT_NEAR(rounded.at(id).top.front()[i].second, want.top.front()[i].second, 0.05) << id;
+    }
+  }
 }
 
 // Quantising while loading is what a checkpoint with a scale for each row has.

@@ -48,12 +48,12 @@ Reference reference(const TestWeight& t, const std::vector<float>& x) {
   return r;
 }
 
-// Quantises and dequantises x to int8: a plain version of ActFormat::kRounded.
-std::vector<float> rounded_to_int8(const std::vector<float>& x, size_t k) {
+// Quantises and dequantises x to int8, with a scale for each `span` inputs: a plain version of ActFormat::kRounded.
+std::vector<float> rounded_to_int8(const std::vector<float>& x, size_t k, size_t span) {
   std::vector<float> out(x.size());
   for (size_t row = 0; row < x.size(); row += k) {
-    for (size_t first = 0; first < k; first += 32) {
-      const size_t end = std::min(first + 32, k);
+    for (size_t first = 0; first < k; first += span) {
+      const size_t end = std::min(first + span, k);
       float amax = 0;
       for (size_t i = first; i < end; ++i) {
         amax = std::max(amax, std::abs(x[row + i]));
@@ -149,8 +149,9 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
         auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
-        std::fill_n(x.begin(), std::min(k, 32), 0.0F);  // a group whose scale is zero
-        const auto rounded = rounded_to_int8(x, static_cast<size_t>(k));
+        std::fill_n(x.begin(), std::min(k, std::max(32, kind().group)), 0.0F);  // its scale is zero
+        const size_t span = std::max(32, kind().group);
+        const auto rounded = rounded_to_int8(x, static_cast<size_t>(k), span);
         // The quantisation error of an activation is at most half of 1/127 of its group's largest magnitude.
         for (size_t i = 0; i < x.size(); ++i) {
           ASSERT_NEAR(x[i], rounded[i], 0.5 / 127 * 1.001);
@@ -206,7 +207,7 @@ TEST_P(LinearTest, InputsOfE4m3WeightsAreRounded) {
 TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
   InlineDevice three(3);
   // Several blocks of k, an odd number of panels and a partial last panel.
-  const size_t k = kind().unit() > 32 ? 768 : 21 * 32;
+  const size_t k = kind().unit() > 32 ? 1536 : 21 * 32;
   const TestWeight t = make_weight(rng_, kind().shape(16 * 4 + 3, static_cast<int32_t>(k)));
   const size_t n = 16 * 4 + 3;
   constexpr size_t kMaxToks = 40;
@@ -330,6 +331,7 @@ class LinearSegmentsTest : public ::testing::TestWithParam<CpuIsa> {
     }
   }
   static constexpr int32_t kK = 256;
+  static constexpr int kSegments = 4;
   static constexpr int64_t kYCols = 130;
   static constexpr int64_t kXStride = 260;
   static constexpr int64_t kYStride = 133;
@@ -342,7 +344,7 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
   const TestWeight weights[] = {make_weight(rng, kKindCases[4].shape(33, kK)),   // q4_1, group 32
                                 make_weight(rng, kKindCases[10].shape(20, kK)),  // q6_k, group 16
                                 make_weight(rng, kKindCases[2].shape(17, kK)),   // bf16
-                                make_weight(rng, kKindCases[5].shape(40, kK))};  // q8_0
+                                make_weight(rng, testing::kind_case("q8_wide").shape(40, kK))};
   const int64_t columns[] = {3, 36, 60, 80};
   const auto out_bias = random_floats(rng, 33, -1.0F, 1.0F);
   for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
@@ -353,10 +355,10 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
       LinearArgs args;
       args.x = make_strided(x.data(), num_toks, static_cast<int64_t>(kK), kXStride);
       args.y = make_strided(y.data(), num_toks, kYCols, kYStride);
-      for (int s = 0; s < 4; ++s) {
+      for (int s = 0; s < kSegments; ++s) {
         args.segments[s] = {weights[s].w, s == 0 ? out_bias.data() : nullptr, columns[s]};
       }
-      args.num_segments = 4;
+      args.num_segments = kSegments;
       args.act = act;
       args.scratch = d.scratch.data();
       linear(*d.stream, args);
@@ -366,7 +368,7 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
       for (int64_t t = 0; t < num_toks; ++t) {
         dense.insert(dense.end(), x.begin() + t * kXStride, x.begin() + t * kXStride + kK);
       }
-      for (int s = 0; s < 4; ++s) {
+      for (int s = 0; s < kSegments; ++s) {
         const auto alone = run_linear(d, weights[s].w, dense, act);
         const int64_t n = weights[s].w.n;
         for (int64_t t = 0; t < num_toks; ++t) {

@@ -26,9 +26,10 @@ struct Matrix {
   }
   [[nodiscard]] QuantBuffers read(const QuantPart& part) const {
     const auto rows = static_cast<int64_t>(values.size()) / kCols;
-    const auto matrix = rounded_matrix(QuantNumber::kQ8, rows, kCols, [&](int64_t r, float* out) {
-      std::copy_n(values.begin() + r * kCols, kCols, out);
-    });
+    const auto matrix =
+        rounded_matrix(QuantNumber::kQ8, rows, kCols, 32, [&](int64_t r, float* out) {
+          std::copy_n(values.begin() + r * kCols, kCols, out);
+        });
     QuantBuffers buffers;
     buffers.resize(matrix->form(), part);
     matrix->read(part, buffers);
@@ -54,6 +55,23 @@ TEST(RoundedMatrix, Int8HasTheLargestMagnitudeOfAGroupAt127) {
   EXPECT_EQ(got.numbers[0], 128 - 127);
   EXPECT_EQ(got.numbers[40], 128);
   EXPECT_EQ(got.numbers[95], 128 + 127);
+}
+
+TEST(RoundedMatrix, AWideGroupHasOneScale) {
+  const auto matrix = rounded_matrix(QuantNumber::kQ8, 1, 256, 128, [](int64_t, float* out) {
+    for (int c = 0; c < 256; ++c) {
+      out[c] = static_cast<float>(c < 128 ? c : 500 - c);
+    }
+  });
+  EXPECT_EQ(matrix->form().group, 128);
+  QuantBuffers got;
+  got.resize(matrix->form(), {0, 1, 0, 256});
+  matrix->read({0, 1, 0, 256}, got);
+  ASSERT_EQ(got.scales.size(), 2U);
+  EXPECT_EQ(got.scales[0], 1.0F);
+  EXPECT_NEAR(got.scales[1], 372.0 / 127, 1e-2);
+  EXPECT_EQ(got.numbers[5], 128 + 5);
+  EXPECT_EQ(got.numbers[128], 128 + 127);
 }
 
 TEST(RoundedMatrix, PartsAreThoseOfTheWhole) {

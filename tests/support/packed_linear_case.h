@@ -24,6 +24,11 @@ inline PackedWeight shape_of(PackedKind kind, int32_t n, int32_t k) {
   return w;
 }
 
+// A float32 that is no half: small, positive or negative.
+inline float random_factor(std::mt19937& rng) {
+  return (static_cast<float>(rng() % 20001) - 10000.5F) * 1e-6F;
+}
+
 // The f32 value of a random half: small, positive or negative.
 inline float random_half(std::mt19937& rng) {
   return f16_to_f32(static_cast<uint16_t>(((rng() & 1U) << 15) | (0x2000U + rng() % 0x800U)));
@@ -97,9 +102,10 @@ inline std::vector<float> fill_quantised(std::mt19937& rng, const PackedWeight& 
   RandomSplit split(rng, w);
   for (size_t g = 0; g < scale.size(); ++g) {
     const bool whole = w.scales == ScaleForm::kF16;
-    scale[g] = w.scales == ScaleForm::kE8M0 ? std::ldexp(1.0F, static_cast<int>(rng() % 9) - 9)
-               : whole                      ? random_half(rng)
-                                            : split.scale.value(g);
+    scale[g] = w.scales == ScaleForm::kE8M0  ? std::ldexp(1.0F, static_cast<int>(rng() % 9) - 9)
+               : w.scales == ScaleForm::kF32 ? random_factor(rng)
+               : whole                       ? random_half(rng)
+                                             : split.scale.value(g);
     scale[g] *= w.scale_unit;
     if (w.has_bias) {
       bias[g] = whole ? random_half(rng) * 4.0F : split.bias.value(g);
@@ -195,6 +201,9 @@ inline constexpr KindCase kKindCases[] = {
     {"iq2_xxs", PackedKind::kTable, 32, 0, false, ScaleForm::kSplit, kNarrowTable, 0.125F},
     {"iq2_xs", PackedKind::kTable16, 16, 0, false, ScaleForm::kSplit, kNarrowTable, 0.125F},
     {"table16", PackedKind::kTable16, 16, 0, true, ScaleForm::kSplit, kWideTable},
+    {"q4_f32", PackedKind::kQ4, 32, 8, false, ScaleForm::kF32},
+    {"q8_wide", PackedKind::kQ8, 128},
+    {"q8_wide_f32", PackedKind::kQ8, 128, 0, false, ScaleForm::kF32},
 };
 
 inline const KindCase& kind_case(std::string_view name) {

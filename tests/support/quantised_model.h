@@ -31,7 +31,8 @@ namespace warprow::test {
 struct QuantisedModel {
   RandomModel base;
   // Inputs of fp8_tensor stay, those of modelopt have a static scale, those of the other fp8 schemes dynamic ones.
-  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | pack4 | pack4_zeros | pack4_order | pack8 | pack_most8 | awq |
+  // int8_token: made for inputs of 8 bits.
+  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | int8_token | pack4 | pack4_zeros | pack4_order | pack8 | pack_most8 | awq |
   // gptq | gptq_v2 | gptq_order | gptq8. In pack_most8 a group's largest magnitude is the number 127 exactly.
   std::string scheme = "fp8_block";
   int64_t group = 64;  // of the schemes with groups
@@ -100,8 +101,13 @@ struct QuantisedModel {
     if (scheme == "modelopt") {
       return {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}};
     }
-    if (scheme == "int8_channel") {
-      return compressed("int-quantized", {{"num_bits", 8}, {"type", "int"}});
+    if (scheme == "int8_channel" || scheme == "int8_token") {
+      nlohmann::json config = compressed("int-quantized", {{"num_bits", 8}, {"type", "int"}});
+      if (scheme == "int8_token") {
+        config["config_groups"]["group_0"]["input_activations"] = {
+            {"num_bits", 8}, {"type", "int"}, {"strategy", "token"}, {"dynamic", true}};
+      }
+      return config;
     }
     if (scheme.starts_with("pack")) {
       return compressed("pack-quantized",
@@ -166,7 +172,7 @@ struct QuantisedModel {
                               int64_t cols,
                               const std::vector<float>& w,
                               std::mt19937& random) const {
-    if (scheme.starts_with("fp8") || scheme == "modelopt" || scheme == "int8_channel") {
+    if (scheme.starts_with("fp8") || scheme == "modelopt" || scheme.starts_with("int8")) {
       return quantise_bytes(out, name, rows, cols, w);
     }
     return quantise_groups(out, name, rows, cols, w, random);
@@ -177,9 +183,9 @@ struct QuantisedModel {
                                     int64_t rows,
                                     int64_t cols,
                                     const std::vector<float>& w) const {
-    const bool integers = scheme == "int8_channel";
-    const bool channel = scheme == "fp8_channel" || integers;  // scales in bf16
-    const bool row = channel || scheme == "fp8_row";
+    const bool integers = scheme.starts_with("int8");
+    const bool channel = scheme == "fp8_channel" || scheme == "int8_channel";  // scales in bf16
+    const bool row = channel || scheme == "fp8_row" || scheme == "int8_token";
     const int64_t block_rows = scheme == "fp8_block" ? 128 : row ? 1 : rows;
     const int64_t block_cols = scheme == "fp8_block" ? 128 : cols;
     const int64_t down = (rows + block_rows - 1) / block_rows;
@@ -210,7 +216,7 @@ struct QuantisedModel {
     out.add(name, integers ? "I8" : "F8_E4M3", {rows, cols}, numbers);
     if (scheme == "fp8_block") {
       out.add_f32(name + "_scale_inv", {down, across}, scales);
-    } else if (scheme == "fp8_row") {
+    } else if (row && !channel) {
       out.add_f32(name + "_scale", {rows, 1}, scales);
     } else if (channel) {
       Bytes bytes;

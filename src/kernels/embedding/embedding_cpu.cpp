@@ -82,7 +82,9 @@ class PanelLane {
       const uint32_t field = load<uint8_t>(scales + g * layout_.scale_group_bytes + lane);
       return std::bit_cast<float>(field << 23);
     }
-    return f16_to_f32(load<uint16_t>(scales + g * layout_.scale_group_bytes + lane * 2));
+    scales += g * layout_.scale_group_bytes;
+    return w_.scales == ScaleForm::kF32 ? load<float>(scales + lane * 4)
+                                        : f16_to_f32(load<uint16_t>(scales + lane * 2));
   }
 
   void dequantise_group(int64_t g, float* out) const {

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "kernels/linear/cpu/panel_kernels.h"
 #include "kernels/linear/cpu/panel_layout.h"
 #include "kernels/linear/number_places.h"
 
@@ -24,7 +25,10 @@ bool has_table(PackedKind kind) {
 void check_shape(const PackedWeight& w) {
   WR_CHECK(w.n > 0 && w.k > 0, "n {} k {}", w.n, w.k);
   if (is_quantised(w.kind)) {
-    WR_CHECK_EQ(w.group, group_of(w.kind));
+    WR_CHECK(w.group == group_of(w.kind) || (w.kind == PackedKind::kQ8 && w.group == kWideGroup),
+             "groups of {}",
+             w.group);
+    WR_CHECK(w.scales != ScaleForm::kF32 || !w.has_bias);
     WR_CHECK_EQ(w.k % (w.scales == ScaleForm::kSplit ? kSplitInputs : w.group), 0);
     const bool mxfp4 = w.kind == PackedKind::kMxfp4;
     const bool table = has_table(w.kind);
@@ -201,6 +205,10 @@ void pack_scales(const PackedWeight& w,
                  const float* values) {
   const int64_t num_groups = w.k / w.group;
   for (int64_t g = 0; g < num_groups; ++g) {
+    if (w.scales == ScaleForm::kF32) {
+      std::memcpy(scales + g * group_bytes + lane * 4, values + g, sizeof(float));
+      continue;
+    }
     const uint16_t half = exact_half(values[g]);
     std::memcpy(scales + g * group_bytes + lane * 2, &half, sizeof half);
   }

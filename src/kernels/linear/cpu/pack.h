@@ -12,7 +12,7 @@ namespace warprow::cpu {
 // the rows of one panel at a time, and several threads may pack disjoint panels.
 //
 // The data of `shape`, a PackedWeight, is not read. n and k are positive. Quantised kinds need their group
-// (group_of), and k is a multiple of it; with ScaleForm::kSplit, of kSplitInputs. Zero points are 0 or
+// (group_of; kQ8 also kWideGroup), and k is a multiple of it; with ScaleForm::kSplit, of kSplitInputs. Zero points are 0 or
 // half of the stored range; kQ2's, kQ8's and those of tables are 0, kMxfp4's kMxfp4Zero. Anything else is a bug of the caller (checked).
 
 // Outputs per panel: the unit in which loaders pack. Row splits should be multiples of it.

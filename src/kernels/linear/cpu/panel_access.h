@@ -18,7 +18,8 @@
 // order, each by sum = fma(w, x, sum). After each block of block_len(k, kMaxFloatBlock) inputs the second sum
 // is added to the first and starts at 0 again.
 // Int8 path: group after group, with isum the exact dot product of the group's integers, sum = fma(isum,
-// scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum).
+// scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum). kQ8 has groups of 32 or kWideGroup inputs;
+// codes are loaded in parts of group_of(kind) inputs, one or four of which are a group.
 // Between two blocks of inputs the sum may be stored in y, which is exact. AMX's int8 path is the same.
 //
 // V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
@@ -76,10 +77,10 @@ struct PanelAccess {
     return kind == PackedKind::kQ8 || has_table(kind);
   }
 
-  // Splits k into equal blocks of at most max_len inputs, multiples of 32 except for the last.
-  static int64_t block_len(int64_t k, int64_t max_len) {
+  // Splits k into equal blocks of at most max_len inputs, multiples of `unit` except for the last. So is max_len.
+  static int64_t block_len(int64_t k, int64_t max_len, int64_t unit = 32) {
     const int64_t num_blocks = (k + max_len - 1) / max_len;
-    return ((k + num_blocks - 1) / num_blocks + 31) / 32 * 32;
+    return ((k + num_blocks - 1) / num_blocks + unit - 1) / unit * unit;
   }
 
   static int num_valid(const PanelJob& job, int64_t panel) {
@@ -170,6 +171,9 @@ struct PanelAccess {
           p + 2 * job.scale_group_bytes + g % kGroups * job.scale_group_bytes;
       return V::mul(wide, V::load_s8(factors + half * kLanes));
     }
+    if (job.scales == ScaleForm::kF32) {
+      return V::load_bytes_f32(p + g * job.scale_group_bytes + half * kLanes * 4);
+    }
     return V::load_half(p + g * job.scale_group_bytes + half * kLanes * 2);
   }
 
@@ -200,31 +204,32 @@ struct PanelAccess {
     return {V::load(scale), has_bias ? V::load(bias) : V::zero(), has_bias};
   }
 
-  // Calls f.template operator()<kKind>() for a kind that int8 kernels multiply.
+  // Calls f.template operator()<kKind, kGroup>() for a kind that int8 kernels multiply and the inputs of a group.
   template <typename Run>
-  static void with_int8_kind(PackedKind kind, const Run& f) {
-    switch (kind) {
+  static void with_int8_kind(const PanelJob& job, const Run& f) {
+    switch (job.kind) {
       case PackedKind::kQ4:
-        return f.template operator()<PackedKind::kQ4>();
+        return f.template operator()<PackedKind::kQ4, group_of(PackedKind::kQ4)>();
       case PackedKind::kQ5:
-        return f.template operator()<PackedKind::kQ5>();
+        return f.template operator()<PackedKind::kQ5, group_of(PackedKind::kQ5)>();
       case PackedKind::kQ6:
-        return f.template operator()<PackedKind::kQ6>();
+        return f.template operator()<PackedKind::kQ6, group_of(PackedKind::kQ6)>();
       case PackedKind::kMxfp4:
-        return f.template operator()<PackedKind::kMxfp4>();
+        return f.template operator()<PackedKind::kMxfp4, group_of(PackedKind::kMxfp4)>();
       case PackedKind::kQ2:
-        return f.template operator()<PackedKind::kQ2>();
+        return f.template operator()<PackedKind::kQ2, group_of(PackedKind::kQ2)>();
       case PackedKind::kTable:
-        return f.template operator()<PackedKind::kTable>();
+        return f.template operator()<PackedKind::kTable, group_of(PackedKind::kTable)>();
       case PackedKind::kTable16:
-        return f.template operator()<PackedKind::kTable16>();
+        return f.template operator()<PackedKind::kTable16, group_of(PackedKind::kTable16)>();
       default:
-        return f.template operator()<PackedKind::kQ8>();
+        return job.group == kWideGroup ? f.template operator()<PackedKind::kQ8, kWideGroup>()
+                                       : f.template operator()<PackedKind::kQ8, 32>();
     }
   }
 
-  // Unpacks group g's stored values to bytes: calls sink.template operator()<i>(codes) with inputs 4i .. 4i + 3 of the
-  // group, in the order in which they are stored.
+  // Unpacks the stored values of group_of(kind) inputs, the g-th so many, to bytes: calls sink.template operator()<i>(codes)
+  // with inputs 4i .. 4i + 3 of them, in the order in which they are stored.
   template <PackedKind kKind, typename Sink>
   static void for_each_code(const PanelJob& job,
                             const std::byte* panel,

@@ -88,7 +88,7 @@ struct FloatPanels {
   }
   template <PackedKind kKind>
   static Affine group_affine(const PanelJob& job, const std::byte* panel, int64_t k) {
-    const int64_t g = k / Access::group_of(kKind);
+    const int64_t g = k / (kKind == PackedKind::kQ8 ? job.group : Access::group_of(kKind));
     return {Access::template group_scale<kKind>(job, panel, g),
             Access::template group_bias<kKind>(job, panel, g)};
   }

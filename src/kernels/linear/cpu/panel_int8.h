@@ -30,7 +30,7 @@ struct Int8Panels {
     return V::zero_int();
   }
 
-  // Loads group g's weights in dot4's format: out[i] holds inputs 4i .. 4i + 3 of the group.
+  // Loads the g-th group_of(kind) inputs' weights in dot4's format: out[i] holds inputs 4i .. 4i + 3 of them.
   template <PackedKind kKind>
   static void load_group(const PanelJob& job,
                          const std::byte* panel,
@@ -51,9 +51,9 @@ struct Int8Panels {
   }
 
   // A few rows of one panel, directly from the packed weights.
-  template <PackedKind kKind, int kRows>
+  template <PackedKind kKind, int kGroup, int kRows>
   static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
-    constexpr int kGroup = Access::group_of(kKind);
+    constexpr int kPart = Access::group_of(kKind);  // inputs whose weights are loaded at once
     constexpr int64_t kAhead = 8192;
     const std::byte* weights = Access::panel_at(job, panel);
     const int8_t* q = rows.q + row * rows.stride;
@@ -72,21 +72,30 @@ struct Int8Panels {
       for (const std::byte* end = ahead + bytes_per_group; ahead < end; ahead += 64) {
         __builtin_prefetch(ahead);
       }
-      I w[kGroup / 4];
-      load_group<kKind>(job, weights, g, w);
+      I even[kRows];
+      I odd[kRows];
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        even[r] = int_start<kKind>(job, acts[r * rows.group_stride + g]);
+        odd[r] = V::zero_int();
+      }
+      for (int part = 0; part < kGroup / kPart; ++part) {
+        I w[kPart / 4];
+        load_group<kKind>(job, weights, g * (kGroup / kPart) + part, w);
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const int8_t* a = q + r * rows.stride + g * kGroup + part * kPart;
+          WR_UNROLL
+          for (int i = 0; i < kPart / 4; i += 2) {
+            even[r] = V::dot4(even[r], w[i], V::load_dword(a + 4 * i));
+            odd[r] = V::dot4(odd[r], w[i + 1], V::load_dword(a + 4 * i + 4));
+          }
+        }
+      }
       const auto add = Access::template group_factors<kKind>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const ActGroup& act = acts[r * rows.group_stride + g];
-        const int8_t* a = q + r * rows.stride + g * kGroup;
-        I even = int_start<kKind>(job, act);
-        I odd = V::zero_int();
-        WR_UNROLL
-        for (int i = 0; i < kGroup / 4; i += 2) {
-          even = V::dot4(even, w[i], V::load_dword(a + 4 * i));
-          odd = V::dot4(odd, w[i + 1], V::load_dword(a + 4 * i + 4));
-        }
-        acc[r] = add(acc[r], V::add_s32(even, odd), act);
+        acc[r] = add(acc[r], V::add_s32(even[r], odd[r]), acts[r * rows.group_stride + g]);
       }
     }
     WR_UNROLL
@@ -102,30 +111,32 @@ struct Int8Panels {
     alignas(64) float bias[V::kIntPanels][kMaxIntBlock / 16][kLanes];
   };
 
-  template <PackedKind kKind>
+  template <PackedKind kKind, int kGroup>
   static void unpack_int8(
       const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, int slot, Int8Block& block) {
-    constexpr int kGroup = Access::group_of(kKind);
+    constexpr int kPart = Access::group_of(kKind);
+    constexpr int kParts = kGroup / kPart;
     const std::byte* weights = Access::panel_at(job, panel);
-    for (int64_t g = g0; g < g1; ++g) {
-      I w[kGroup / 4];
-      load_group<kKind>(job, weights, g, w);
-      uint8_t* dst = block.w[slot] + (g - g0) * kGroup * kLanes;
+    uint8_t* dst = block.w[slot];
+    for (int64_t part = g0 * kParts; part < g1 * kParts; ++part, dst += kPart * kLanes) {
+      I w[kPart / 4];
+      load_group<kKind>(job, weights, part, w);
       WR_UNROLL
-      for (int i = 0; i < kGroup / 4; ++i) {
+      for (int i = 0; i < kPart / 4; ++i) {
         V::store_raw(dst + i * 64, w[i]);
       }
+    }
+    for (int64_t g = g0; g < g1; ++g) {
       Access::template unpack_factors<kKind>(
           job, weights, g, block.scale[slot][g - g0], block.bias[slot][g - g0]);
     }
   }
 
-  template <PackedKind kKind, int kPanels, int kRows>
+  template <PackedKind kKind, int kGroup, int kPanels, int kRows>
   [[gnu::noinline]] static void int8_tile(const PanelJob& job,
                                           const Int8Rows& rows,
                                           const Int8Block& block,
                                           const TilePlace& at) {
-    constexpr int kGroup = Access::group_of(kKind);
     F acc[kPanels][kRows];
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -190,11 +201,10 @@ struct Int8Panels {
     }
   }
 
-  template <PackedKind kKind, int kPanels>
+  template <PackedKind kKind, int kGroup, int kPanels>
   static void int8_unpacked(const PanelJob& job, const Int8Rows& rows, int64_t panel) {
-    constexpr int kGroup = Access::group_of(kKind);
     Int8Block block;
-    const int64_t groups_per_block = Access::block_len(job.k, kMaxIntBlock) / kGroup;
+    const int64_t groups_per_block = Access::block_len(job.k, kMaxIntBlock, kGroup) / kGroup;
     const int64_t num_groups = job.k / kGroup;
     const int64_t shares = (num_groups + groups_per_block - 1) / groups_per_block * job.num_rows;
     const std::byte* next = Access::panel_at(job, panel + kPanels);
@@ -202,39 +212,40 @@ struct Int8Panels {
     for (int64_t g0 = 0; g0 < num_groups; g0 += groups_per_block, first_share += job.num_rows) {
       const int64_t g1 = g0 + groups_per_block < num_groups ? g0 + groups_per_block : num_groups;
       for (int p = 0; p < kPanels; ++p) {
-        unpack_int8<kKind>(job, panel + p, g0, g1, p, block);
+        unpack_int8<kKind, kGroup>(job, panel + p, g0, g1, p, block);
       }
       for_each_even_tile<V::kIntRows>(job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
         const int64_t share = first_share + row;
         fetch_share(next, kPanels * job.panel_bytes, share, share + kRows, shares);
-        int8_tile<kKind, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
+        int8_tile<kKind, kGroup, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
       });
     }
   }
 
-  template <PackedKind kKind>
+  template <PackedKind kKind, int kGroup>
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     // Nibbles are unpacked so fast that two or three tiles may each do it, which spares a pass over the block.
     if (job.num_rows <= (kKind == PackedKind::kQ4 ? V::kDirectQ4Rows : V::kDirectRows)) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        for_each_even_tile<V::kDirectTile>(job.num_rows,
-                                           [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-                                             int8_direct<kKind, kRows>(job, rows, panel, row);
-                                           });
+        for_each_even_tile<V::kDirectTile>(
+            job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+              int8_direct<kKind, kGroup, kRows>(job, rows, panel, row);
+            });
       }
       return;
     }
     int64_t panel = 0;
     for (; panel + V::kIntPanels <= job.num_panels; panel += V::kIntPanels) {
-      int8_unpacked<kKind, V::kIntPanels>(job, rows, panel);
+      int8_unpacked<kKind, kGroup, V::kIntPanels>(job, rows, panel);
     }
     for (; panel < job.num_panels; ++panel) {
-      int8_unpacked<kKind, 1>(job, rows, panel);
+      int8_unpacked<kKind, kGroup, 1>(job, rows, panel);
     }
   }
 
   static void run(const PanelJob& job, const Int8Rows& rows) {
-    Access::with_int8_kind(job.kind, [&]<PackedKind kKind> { int8_kind<kKind>(job, rows); });
+    Access::with_int8_kind(
+        job, [&]<PackedKind kKind, int kGroup> { int8_kind<kKind, kGroup>(job, rows); });
   }
 
   static ActGroup act_group(float scale, int32_t sum) {
@@ -279,6 +290,34 @@ struct Int8Panels {
         rest[i - g * 32] = x[i];
       }
       quantise_group(rest, q + g * 32, by32 + g, by16_at(g));
+    }
+  }
+
+  // As quantise_group for kWideGroup inputs.
+  static void quantise_wide_group(const float* x, int8_t* q, ActGroup* group) {
+    F most = V::larger_magnitudes(V::load(x), V::load(x + kLanes));
+    for (int i = 2 * kLanes; i < kWideGroup; i += kLanes) {
+      most = V::larger_magnitudes(most, V::load(x + i));
+    }
+    const float amax = V::max_of_abs(most, most);
+    const bool any = !(amax < 1e-30F);
+    const float scale = any ? amax / 127.0F : 0.0F;
+    const F inverse = V::set1(any ? 127.0F / amax : 0.0F);
+    int32_t sum = 0;
+    if constexpr (V::kQuantisesFour) {
+      for (int i = 0; i < kWideGroup; i += 64) {
+        sum += V::round_64_to_s8(q + i, x + i, inverse);
+      }
+    } else {
+      for (int i = 0; i < kWideGroup; i += kLanes) {
+        sum += V::round_to_s8(q + i, V::mul(V::load(x + i), inverse));
+      }
+    }
+    *group = act_group(scale, sum);
+  }
+  static void quantise_wide_row(const float* x, int64_t k, int8_t* q, ActGroup* groups) {
+    for (int64_t i = 0; i < k; i += kWideGroup) {
+      quantise_wide_group(x + i, q + i, groups++);
     }
   }
 };

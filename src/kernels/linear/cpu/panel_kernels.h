@@ -13,7 +13,10 @@
 
 namespace warprow::cpu {
 
-// Activations of 32 (or 16) consecutive inputs as int8: x ~= scale * q, |q| <= 127.
+// Inputs of a group of kQ8 that are more than 32.
+inline constexpr int kWideGroup = 128;
+
+// Activations of 32 (or 16, or kWideGroup) consecutive inputs as int8: x ~= scale * q, |q| <= 127.
 struct ActGroup {
   float scale;
   float scaled_sum;  // scale * sum(q), for a weight group's bias
@@ -69,6 +72,8 @@ struct PanelKernels {
   // Quantises one row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)]. by16 [2 * ceil(k
   // / 32)], unless null, gets the same scales with the sums of 16 inputs.
   void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
+  // The same in groups of kWideGroup, of which k is a multiple.
+  void (*quantise_wide_row)(const float* x, int64_t k, int8_t* q, ActGroup* groups);
   void (*float_panels)(const PanelJob& job, const FloatRows& rows);
   void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
   // Rounds k floats to bf16, with zeros behind them up to a multiple of 32. Each 32 are `step` elements behind those before.

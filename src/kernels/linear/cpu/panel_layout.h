@@ -20,7 +20,8 @@ namespace warprow::cpu {
 //   byte j of a dword holds those of inputs 4i + j, one bit (kQ5) at bit i or two (kQ6) at bit 2i;
 // * kMxfp4, kTable and kTable16: as kQ4;
 // * kQ2: for each group a dword[16]; byte j of it holds the two bits of inputs 4i + j at bit 2i;
-// * after all of these the scales: for each group scale[16] and, if there are any, bias[16], f16.
+// * after all of these the scales: for each group scale[16] and, if there are any, bias[16], f16 or
+//   f32 (ScaleForm::kF32).
 //   ScaleForm::kSplit: for each kSplitInputs inputs the halves of scale[16] and bias[16], then for
 //   each group their s8 factors. ScaleForm::kE8M0: for each group a byte for each output;
 // * kBF16: dword[ceil(k / 2)][16], with the even input in the low half, as a dot product of bf16 pairs
@@ -60,10 +61,14 @@ inline int64_t stored_bits(PackedKind kind) {
   }
 }
 
-// Inputs that share a scale.
+// Inputs that share a scale. Groups of kQ8 may also have kWideGroup inputs (panel_kernels.h).
 inline int32_t group_of(PackedKind kind) {
   return kind == PackedKind::kQ2 || kind == PackedKind::kQ6 || kind == PackedKind::kTable16 ? 16
                                                                                             : 32;
+}
+
+inline int64_t scale_bytes_of(ScaleForm scales) {
+  return scales == ScaleForm::kE8M0 ? 1 : scales == ScaleForm::kF32 ? 4 : 2;
 }
 
 inline PanelLayout panel_layout(const PackedWeight& w) {
@@ -83,7 +88,7 @@ inline PanelLayout panel_layout(const PackedWeight& w) {
     layout.split_bytes = 2 * lanes + kSplitInputs / w.group * layout.scale_group_bytes;
     scale_bytes = w.k / kSplitInputs * layout.split_bytes;
   } else {
-    layout.scale_group_bytes = w.scales == ScaleForm::kE8M0 ? lanes : 2 * lanes;
+    layout.scale_group_bytes = lanes * scale_bytes_of(w.scales);
     scale_bytes = w.k / w.group * layout.scale_group_bytes;
   }
   layout.panel_bytes = round_up<int64_t>(layout.scales_offset + scale_bytes, 64);

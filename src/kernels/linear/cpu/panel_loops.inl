@@ -57,6 +57,7 @@ const PanelKernels& WR_ISA_NAME(panel_kernels)() {
   static constexpr PanelKernels kKernels = {PanelVector::kName,
                                             PanelVector::kBlockRows,
                                             &Int8Panels<PanelVector>::quantise_row,
+                                            &Int8Panels<PanelVector>::quantise_wide_row,
                                             &FloatPanels<PanelVector>::run,
                                             &IntPanels::run,
                                             &Bf16Panels<PanelVector>::round_row,

@@ -89,9 +89,10 @@ struct ShortInt8Panels {
   }
 
   // A few rows of one panel, directly from the packed weights.
-  template <PackedKind kKind, int kRows>
+  template <PackedKind kKind, int kGroup, int kRows>
   static void direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
-    constexpr int kGroup = Access::group_of(kKind);
+    constexpr int kPart = Access::group_of(kKind);  // inputs whose codes are loaded at once
+    constexpr int kParts = kGroup / kPart;
     constexpr int kRun = steps_of(kKind);
     constexpr int64_t kAhead = 2048;
     const std::byte* weights = Access::panel_at(job, panel);
@@ -107,27 +108,36 @@ struct ShortInt8Panels {
     for (int r = 0; r < kRows; ++r) {
       acc[r] = Access::start(job, row + r, panel, 0);
     }
-    for (int64_t g = 0; g < num_groups; ++g, q += kGroup) {
+    for (int64_t g = 0; g < num_groups; ++g) {
       for (const std::byte* end = ahead + bytes_per_group; ahead < end; ahead += 64) {
         __builtin_prefetch(ahead);
       }
-      I shorts[kRows];
       I sum[kRows];
-      Access::template for_each_code<kKind>(
-          job, weights, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
-            constexpr int kVisit = visit_of<kKind>(kStep);
-            WR_UNROLL
-            for (int r = 0; r < kRows; ++r) {
-              const auto a = V::load_dword(q + r * stride + 4 * kStep);
-              const I products =
-                  Access::is_signed(kKind) ? V::multiply_s8(codes, a) : V::multiply_u8(codes, a);
-              shorts[r] = kVisit % kRun == 0 ? products : V::add_s16(shorts[r], products);
-              if constexpr (kVisit % kRun == kRun - 1) {
-                const I widened = V::widen(shorts[r]);
-                sum[r] = kVisit == kRun - 1 ? widened : V::add_s32(sum[r], widened);
+      if constexpr (kParts > 1) {
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          sum[r] = V::zero_int();
+        }
+      }
+      for (int part = 0; part < kParts; ++part, q += kPart) {
+        I shorts[kRows];
+        Access::template for_each_code<kKind>(
+            job, weights, g * kParts + part, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
+              constexpr int kVisit = visit_of<kKind>(kStep);
+              WR_UNROLL
+              for (int r = 0; r < kRows; ++r) {
+                const auto a = V::load_dword(q + r * stride + 4 * kStep);
+                const I products =
+                    Access::is_signed(kKind) ? V::multiply_s8(codes, a) : V::multiply_u8(codes, a);
+                shorts[r] = kVisit % kRun == 0 ? products : V::add_s16(shorts[r], products);
+                if constexpr (kVisit % kRun == kRun - 1) {
+                  const I widened = V::widen(shorts[r]);
+                  constexpr bool kFirst = kVisit == kRun - 1 && kParts == 1;
+                  sum[r] = kFirst ? widened : V::add_s32(sum[r], widened);
+                }
               }
-            }
-          });
+            });
+      }
       const auto add = Access::template group_factors<kKind>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
@@ -149,13 +159,15 @@ struct ShortInt8Panels {
   };
   static_assert(2 * kMaxWideBlock <= kMaxBlock);
 
-  template <PackedKind kKind>
+  template <PackedKind kKind, int kGroup>
   static void unpack(const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, Block& block) {
+    constexpr int kPart = Access::group_of(kKind);
+    constexpr int kParts = kGroup / kPart;
     const std::byte* weights = Access::panel_at(job, panel);
     uint8_t* dst = block.w;
-    for (int64_t g = g0; g < g1; ++g) {
+    for (int64_t part = g0 * kParts; part < g1 * kParts; ++part) {
       Access::template for_each_code<kKind>(
-          job, weights, g, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
+          job, weights, part, [&]<int kStep>(I codes) WR_INLINE_LAMBDA {
             if constexpr (Access::is_signed(kKind)) {
               V::store_raw(dst + 128 * kStep, V::low_bytes_to_s16(codes));
               V::store_raw(dst + 128 * kStep + 64, V::high_bytes_to_s16(codes));
@@ -163,7 +175,9 @@ struct ShortInt8Panels {
               V::store_raw(dst + 64 * visit_of<kKind>(kStep), codes);
             }
           });
-      dst += Access::group_of(kKind) * (Access::is_signed(kKind) ? 32 : 16);
+      dst += kPart * (Access::is_signed(kKind) ? 32 : 16);
+    }
+    for (int64_t g = g0; g < g1; ++g) {
       Access::template unpack_factors<kKind>(
           job, weights, g, block.scale[g - g0], block.bias[g - g0]);
     }
@@ -220,16 +234,15 @@ struct ShortInt8Panels {
     }
   }
 
-  template <PackedKind kKind>
+  template <PackedKind kKind, int kGroup>
   static void tiles(const PanelJob& job, const Int8Rows& rows) {
-    constexpr int kGroup = Access::group_of(kKind);
     Block block;
     const int64_t block_groups = Access::block_len(job.k, kMaxBlock) / kGroup;
     const int64_t num_groups = job.k / kGroup;
     for (int64_t panel = 0; panel < job.num_panels; ++panel) {
       for (int64_t g0 = 0; g0 < num_groups; g0 += block_groups) {
         const int64_t g1 = g0 + block_groups < num_groups ? g0 + block_groups : num_groups;
-        unpack<kKind>(job, panel, g0, g1, block);
+        unpack<kKind, kGroup>(job, panel, g0, g1, block);
         for_each_even_tile<V::kShortRows>(
             job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
               tile<kKind, kRows>(job, rows, block, {row, panel, g0, g1});
@@ -244,14 +257,15 @@ struct ShortInt8Panels {
   };
 
   // Signed bytes. x: the tile's rows, from the block's first input on.
-  template <PackedKind kKind, int kRows>
+  template <PackedKind kKind, int kGroup, int kRows>
   [[gnu::noinline]] static void wide_tile(const PanelJob& job,
                                           const ActGroup* acts,
                                           int64_t group_stride,
                                           const int16_t (*x)[kMaxWideBlock],
                                           const Block& block,
                                           const TilePlace& at) {
-    constexpr int kPairs = Access::group_of(kKind) / 2;  // of inputs in a group
+    constexpr int kPart = Access::group_of(kKind);
+    constexpr int kParts = kGroup / kPart;
     const uint8_t* w = block.w;
     const int16_t* first = x[0];
     F acc[kRows];
@@ -259,16 +273,24 @@ struct ShortInt8Panels {
     for (int r = 0; r < kRows; ++r) {
       acc[r] = Access::start(job, at.row + r, at.panel, at.begin);
     }
-    for (int64_t g = 0; g < at.end - at.begin; ++g, first += 2 * kPairs) {
+    for (int64_t g = 0; g < at.end - at.begin; ++g) {
       I sum[kRows];
-      WR_UNROLL
-      for (int i = 0; i < kPairs; ++i, w += 64) {
-        const I weights = V::load_raw(w);
+      if constexpr (kParts > 1) {
         WR_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          const I products =
-              V::multiply_s16(weights, V::load_dword(first + r * kMaxWideBlock + 2 * i));
-          sum[r] = i == 0 ? products : V::add_s32_pinned(sum[r], products);
+          sum[r] = V::zero_int();
+        }
+      }
+      for (int part = 0; part < kParts; ++part, first += kPart) {
+        WR_UNROLL
+        for (int i = 0; i < kPart / 2; ++i, w += 64) {
+          const I weights = V::load_raw(w);
+          WR_UNROLL
+          for (int r = 0; r < kRows; ++r) {
+            const I products =
+                V::multiply_s16(weights, V::load_dword(first + r * kMaxWideBlock + 2 * i));
+            sum[r] = i == 0 && kParts == 1 ? products : V::add_s32_pinned(sum[r], products);
+          }
         }
       }
       const auto add = Access::unpacked_factors(job.has_bias, block.scale[g], block.bias[g]);
@@ -283,12 +305,12 @@ struct ShortInt8Panels {
     }
   }
 
-  template <PackedKind kKind>
+  template <PackedKind kKind, int kGroup>
   static void wide_tiles(const PanelJob& job, const Int8Rows& rows) {
-    constexpr int kGroup = Access::group_of(kKind);
     Block block;
     WideRows wide;
-    const int64_t block_groups = Access::block_len(job.k, kMaxWideBlock) / kGroup;
+    constexpr int kMaxLen = kMaxWideBlock / kGroup * kGroup;
+    const int64_t block_groups = Access::block_len(job.k, kMaxLen, kGroup) / kGroup;
     const int64_t num_groups = job.k / kGroup;
     for_each_even_part(job.num_rows, kChunkRows, [&](int64_t row, int64_t height) {
       for (int64_t g0 = 0; g0 < num_groups; g0 += block_groups) {
@@ -300,40 +322,41 @@ struct ShortInt8Panels {
           }
         }
         for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-          unpack<kKind>(job, panel, g0, g1, block);
+          unpack<kKind, kGroup>(job, panel, g0, g1, block);
           for_each_even_tile<V::kShortRows>(height, [&]<int kRows>(int64_t r) WR_INLINE_LAMBDA {
-            wide_tile<kKind, kRows>(job,
-                                    rows.groups + (row + r) * rows.group_stride + g0,
-                                    rows.group_stride,
-                                    wide.x + r,
-                                    block,
-                                    {row + r, panel, g0, g1});
+            wide_tile<kKind, kGroup, kRows>(job,
+                                            rows.groups + (row + r) * rows.group_stride + g0,
+                                            rows.group_stride,
+                                            wide.x + r,
+                                            block,
+                                            {row + r, panel, g0, g1});
           });
         }
       }
     });
   }
 
-  template <PackedKind kKind>
+  template <PackedKind kKind, int kGroup>
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     if (job.num_rows > V::kDirectRows) {
       if constexpr (Access::is_signed(kKind)) {
-        wide_tiles<kKind>(job, rows);
+        wide_tiles<kKind, kGroup>(job, rows);
       } else {
-        tiles<kKind>(job, rows);
+        tiles<kKind, kGroup>(job, rows);
       }
       return;
     }
     for (int64_t panel = 0; panel < job.num_panels; ++panel) {
       for_each_even_tile<V::kDirectTile>(job.num_rows,
                                          [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-                                           direct<kKind, kRows>(job, rows, panel, row);
+                                           direct<kKind, kGroup, kRows>(job, rows, panel, row);
                                          });
     }
   }
 
   static void run(const PanelJob& job, const Int8Rows& rows) {
-    Access::with_int8_kind(job.kind, [&]<PackedKind kKind> { int8_kind<kKind>(job, rows); });
+    Access::with_int8_kind(
+        job, [&]<PackedKind kKind, int kGroup> { int8_kind<kKind, kGroup>(job, rows); });
   }
 };
 

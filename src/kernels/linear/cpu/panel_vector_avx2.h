@@ -26,6 +26,7 @@ struct PanelVector {
   static constexpr bool kDotsPairs = false;
   static constexpr bool kQuantisesFour = false;
 
+  static I zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set1(float f) { return {_mm256_set1_ps(f), _mm256_set1_ps(f)}; }
   static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -175,6 +176,11 @@ struct PanelVector {
     return {_mm256_sub_epi32(v.lo, product), _mm256_sub_epi32(v.hi, product)};
   }
 
+  // The lanes' larger magnitudes by their bit patterns, so that a NaN is the largest.
+  static F larger_magnitudes(F a, F b) {
+    return {_mm256_castsi256_ps(_mm256_max_epi32(magnitude(a.lo), magnitude(b.lo))),
+            _mm256_castsi256_ps(_mm256_max_epi32(magnitude(a.hi), magnitude(b.hi)))};
+  }
   // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     const __m256i larger = _mm256_max_epi32(_mm256_max_epi32(magnitude(a.lo), magnitude(a.hi)),

@@ -164,6 +164,13 @@ struct PanelVector {
 #endif
   }
 
+  // The lanes' larger magnitudes by their bit patterns, so that a NaN is the largest.
+  static F larger_magnitudes(F a, F b) {
+    const I magnitude = _mm512_set1_epi32(0x7fffffff);
+    return _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                         _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
+  }
   // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     const I magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -177,6 +184,11 @@ struct PanelVector {
     const I rounded = _mm512_cvtps_epi32(limited);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(rounded));
     return _mm512_reduce_add_epi32(rounded);
+  }
+
+  // The same of 64 floats times a factor.
+  static int32_t round_64_to_s8(int8_t* q, const float* x, F factor) {
+    return _mm512_reduce_add_epi32(round_64(q, x, {factor, factor, factor, factor}));
   }
 
   // Int8Panels::quantise_group for four groups, with the same results. A tree over the lanes and a division serve all four.
@@ -200,20 +212,12 @@ struct PanelVector {
     I sums[2];  // of 16 inputs, four times each
     WR_UNROLL
     for (int half = 0; half < 2; ++half) {
-      I rounded[4];
+      F factors[4];
       WR_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const F factor = _mm512_permutexvar_ps(_mm512_set1_epi32(2 * half + i / 2), inverse);
-        const F v = mul(load(x + 64 * half + 16 * i), factor);
-        rounded[i] =
-            _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(v, set1(-127.0F)), set1(127.0F)));
+        factors[i] = _mm512_permutexvar_ps(_mm512_set1_epi32(2 * half + i / 2), inverse);
       }
-      const I fours = _mm512_packs_epi16(_mm512_packs_epi32(rounded[0], rounded[1]),
-                                         _mm512_packs_epi32(rounded[2], rounded[3]));
-      const I in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-      const I bytes = _mm512_permutexvar_epi32(in_order, fours);
-      store_raw(q + 64 * half, bytes);
-      const I of_four = dot4(zero_int(), _mm512_set1_epi8(1), bytes);
+      const I of_four = round_64(q + 64 * half, x + 64 * half, factors);
       const I of_eight = add_s32(of_four, _mm512_shuffle_epi32(of_four, _MM_PERM_BADC));
       sums[half] = add_s32(of_eight, _mm512_shuffle_epi32(of_eight, _MM_PERM_CDAB));
     }
@@ -229,6 +233,21 @@ struct PanelVector {
   }
 
  private:
+  // Rounds 64 floats times factors to bytes; lane i of the result is the sum of bytes 4i .. 4i + 3.
+  static I round_64(int8_t* q, const float* x, const F (&factors)[4]) {
+    I rounded[4];
+    WR_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const F v = mul(load(x + 16 * i), factors[i]);
+      rounded[i] = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(v, set1(-127.0F)), set1(127.0F)));
+    }
+    const I fours = _mm512_packs_epi16(_mm512_packs_epi32(rounded[0], rounded[1]),
+                                       _mm512_packs_epi32(rounded[2], rounded[3]));
+    const I in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const I bytes = _mm512_permutexvar_epi32(in_order, fours);
+    store_raw(q, bytes);
+    return dot4(zero_int(), _mm512_set1_epi8(1), bytes);
+  }
   // Lanes 4i .. 4i + 3 of the result have the largest lane of the i-th argument.
   static I four_maxima(I a, I b, I c, I d) {
     const I ab =

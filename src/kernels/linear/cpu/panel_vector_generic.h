@@ -197,6 +197,16 @@ struct PanelVector {
   }
   static I dot4_pinned(I acc, I w, int32_t a) { return dot4(acc, w, a); }
 
+  // The lanes' larger magnitudes by their bit patterns, so that a NaN is the largest.
+  static F larger_magnitudes(F a, F b) {
+    F r;
+    for (int i = 0; i < 16; ++i) {
+      const uint32_t first = std::bit_cast<uint32_t>(a.v[i]) & 0x7fffffffU;
+      const uint32_t second = std::bit_cast<uint32_t>(b.v[i]) & 0x7fffffffU;
+      r.v[i] = std::bit_cast<float>(first > second ? first : second);
+    }
+    return r;
+  }
   // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     uint32_t largest = 0;

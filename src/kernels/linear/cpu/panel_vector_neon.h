@@ -179,6 +179,17 @@ struct PanelVector {
   }
   static I dot4_pinned(I acc, I w, int8x16_t a) { return dot4(acc, w, a); }
 
+  // The lanes' larger magnitudes by their bit patterns, so that a NaN is the largest.
+  static F larger_magnitudes(F a, F b) {
+    const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
+    F r;
+    for (int i = 0; i < 4; ++i) {
+      r.v[i] =
+          vreinterpretq_f32_s32(vmaxq_s32(vandq_s32(vreinterpretq_s32_f32(a.v[i]), magnitude),
+                                          vandq_s32(vreinterpretq_s32_f32(b.v[i]), magnitude)));
+    }
+    return r;
+  }
   // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);

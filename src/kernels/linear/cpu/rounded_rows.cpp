@@ -16,6 +16,9 @@ constexpr int64_t kTileInputs = 32;
 bool multiplies_int8(const PackedWeight& w, ActFormat act) {
   return act == ActFormat::kRounded && is_quantised(w.kind);
 }
+bool multiplies_wide(const PackedWeight& w, ActFormat act) {
+  return multiplies_int8(w, act) && w.group == kWideGroup;
+}
 bool multiplies_bf16(const PackedWeight& w, ActFormat act) {
   return act == ActFormat::kRounded && w.kind == PackedKind::kBF16;
 }
@@ -23,7 +26,8 @@ bool multiplies_bf16(const PackedWeight& w, ActFormat act) {
 }  // namespace
 
 void RowForms::add(const PackedWeight& w, ActFormat act) {
-  int8 |= multiplies_int8(w, act);
+  int8 |= multiplies_int8(w, act) && !multiplies_wide(w, act);
+  wide |= multiplies_wide(w, act);
   by16 |= multiplies_int8(w, act) && w.group == 16;
   bf16 |= multiplies_bf16(w, act);
 }
@@ -36,8 +40,12 @@ RoundedRows::Layout RoundedRows::layout_of(int64_t num_rows, int64_t k) {
   const auto group_bytes = static_cast<int64_t>(sizeof(ActGroup));
   layout.by16_offset =
       layout.by32_offset + round_up<int64_t>(num_rows * layout.groups * group_bytes, 64);
-  layout.bf16_offset =
+  layout.wide_q_offset =
       layout.by16_offset + round_up<int64_t>(num_rows * layout.groups * 2 * group_bytes, 64);
+  layout.wide_offset = layout.wide_q_offset + num_rows * layout.q_stride;
+  layout.wide_groups = ceil_div<int64_t>(k, kWideGroup);
+  layout.bf16_offset =
+      layout.wide_offset + round_up<int64_t>(num_rows * layout.wide_groups * group_bytes, 64);
   layout.total_bytes = layout.bf16_offset + round_up(num_rows, kMaxTileRows) * layout.q_stride * 2;
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
   layout.total_bytes = std::max(layout.total_bytes, num_rows * k * float_bytes);
@@ -65,6 +73,9 @@ void RoundedRows::round(const PanelKernels& kernels,
   if (forms.int8) {
     kernels.quantise_row(x, k_, q(row), by32(row), forms.by16 ? by16(row) : nullptr);
   }
+  if (forms.wide) {
+    kernels.quantise_wide_row(x, k_, wide_q(row), wide(row));
+  }
 }
 
 void RoundedRows::copy(const RowForms& forms, int64_t from, int64_t to) const {
@@ -80,6 +91,10 @@ void RoundedRows::copy(const RowForms& forms, int64_t from, int64_t to) const {
   if (forms.by16) {
     std::memcpy(by16(to), by16(from), 2 * group_bytes);
   }
+  if (forms.wide) {
+    std::memcpy(wide_q(to), wide_q(from), elems);
+    std::memcpy(wide(to), wide(from), static_cast<size_t>(layout_.wide_groups) * sizeof(ActGroup));
+  }
 }
 
 void RoundedRows::multiply(const PanelKernels& kernels,
@@ -92,6 +107,9 @@ void RoundedRows::multiply(const PanelKernels& kernels,
     kernels.bf16_panels(job, {bf16(first_row), layout_.q_stride, tile_rows_});
   } else if (!multiplies_int8(w, act)) {
     kernels.float_panels(job, x);
+  } else if (multiplies_wide(w, act)) {
+    kernels.int8_panels(
+        job, {wide_q(first_row), layout_.q_stride, wide(first_row), layout_.wide_groups});
   } else if (w.group == 16) {
     kernels.int8_panels(job, {q(first_row), layout_.q_stride, by16(first_row), layout_.groups * 2});
   } else {
@@ -107,6 +125,12 @@ ActGroup* RoundedRows::by32(int64_t row) const {
 }
 ActGroup* RoundedRows::by16(int64_t row) const {
   return reinterpret_cast<ActGroup*>(scratch_ + layout_.by16_offset) + row * layout_.groups * 2;
+}
+int8_t* RoundedRows::wide_q(int64_t row) const {
+  return reinterpret_cast<int8_t*>(scratch_ + layout_.wide_q_offset) + row * layout_.q_stride;
+}
+ActGroup* RoundedRows::wide(int64_t row) const {
+  return reinterpret_cast<ActGroup*>(scratch_ + layout_.wide_offset) + row * layout_.wide_groups;
 }
 uint16_t* RoundedRows::bf16(int64_t row) const {
   auto* all = reinterpret_cast<uint16_t*>(scratch_ + layout_.bf16_offset);

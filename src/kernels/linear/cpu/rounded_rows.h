@@ -13,9 +13,10 @@ namespace warprow::cpu {
 struct RowForms {
   bool int8 = false;
   bool by16 = false;  // int8, also with sums of 16 inputs
+  bool wide = false;  // int8 in groups of kWideGroup
   bool bf16 = false;
 
-  [[nodiscard]] bool any() const { return int8 || bf16; }
+  [[nodiscard]] bool any() const { return int8 || wide || bf16; }
   // Adds what products with the matrix need.
   void add(const PackedWeight& w, ActFormat act);
 };
@@ -51,13 +52,16 @@ class RoundedRows {
                 const FloatRows& x) const;
 
  private:
-  // In scratch: all q, then all groups of 32, then all groups of 16, then all bf16 rows, up to a whole tile, whose stride
-  // in elements is the q rows' stride.
+  // In scratch: all q, then all groups of 32, then all groups of 16, then the same with groups of kWideGroup, then all bf16
+  // rows, up to a whole tile, whose stride in elements is the q rows' stride.
   struct Layout {
     int64_t q_stride = 0;     // bytes; also elements
     int64_t groups = 0;       // of 32 inputs, in a row
     int64_t by32_offset = 0;  // bytes
     int64_t by16_offset = 0;
+    int64_t wide_q_offset = 0;
+    int64_t wide_offset = 0;
+    int64_t wide_groups = 0;  // in a row
     int64_t bf16_offset = 0;
     int64_t total_bytes = 0;
   };
@@ -66,6 +70,8 @@ class RoundedRows {
   [[nodiscard]] int8_t* q(int64_t row) const;
   [[nodiscard]] ActGroup* by32(int64_t row) const;
   [[nodiscard]] ActGroup* by16(int64_t row) const;
+  [[nodiscard]] int8_t* wide_q(int64_t row) const;
+  [[nodiscard]] ActGroup* wide(int64_t row) const;
   [[nodiscard]] uint16_t* bf16(int64_t row) const;  // a row's first inputs
 
   std::byte* scratch_;
