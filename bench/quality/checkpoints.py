@@ -16,8 +16,9 @@ LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 K_QUANTS = ("Q4_K", "Q6_K")
+TIED_HEAD = "model.embed_tokens.weight"
 CALIBRATION_LENGTH = 1024  # tokens of a text
-TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+TOP = {"token_embd.weight": TIED_HEAD, "output_norm.weight": "model.norm.weight"}
 
 
 @dataclass

@@ -54,6 +54,7 @@ class Condition:
     round_inputs: object = same
     round_cache: object = same
     quantises: object = None  # what --quantization makes of a matrix
+    of_head: bool = False  # and of the head, which is the embeddings
 
     @property
     def rounds(self):
@@ -69,7 +70,8 @@ CONDITIONS = [
     Condition("fp8_channel", "FP8, a scale for a row", "fp8_channel", (), F8_TOKENS),
     Condition("fp8_kept", "same, `--fp8-activations off`", "fp8_channel", ("--fp8-activations", "off")),
     Condition("fp8_load", "bf16, `--quantization fp8`", "bf16", ("--quantization", "fp8"), F8_TOKENS, quantises=formats.f8_channel),
-    Condition("int8_load", "bf16, `--quantization int8`", "bf16", ("--quantization", "int8"), quantises=formats.i8_groups),
+    Condition("int8_load", "bf16, `--quantization int8`", "bf16", ("--quantization", "int8"), quantises=formats.i8_groups,
+              of_head=True),
     Condition("int8_channel", "INT8, a scale for a row", "int8_channel"),
     Condition("int8_token", "INT8, a scale for a row, for inputs of 8 bits", "int8_token"),
     Condition("int8_g32", "INT8, groups of 32", "int8_g32"),
@@ -154,7 +156,10 @@ def margins(goldens, answers):
 
 def exact_differences(condition, twin, goldens, answers):
     if condition.quantises:
-        tensors = {name: condition.quantises(values.astype(np.float64)).values if checkpoints.is_linear(name) else values
+        def is_quantised(name):
+            return checkpoints.is_linear(name) or (condition.of_head and name == checkpoints.TIED_HEAD)
+
+        tensors = {name: condition.quantises(values.astype(np.float64)).values if is_quantised(name) else values
                    for name, values in twin.tensors.items()}
         twin = checkpoints.Weights(twin.config, tensors)
     def all_logprobs(kind):

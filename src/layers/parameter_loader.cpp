@@ -80,7 +80,8 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   const int64_t rows = spec.slice.tensor_rows > 0 ? spec.slice.tensor_rows : spec.rows;
   const int64_t cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
   const QuantConfig& config = checkpoint_.quantisation();
-  const bool rounds = (spec.of_linear || spec.of_experts) && spec.rows % 16 == 0;
+  const bool head = rounds_head() && (spec.of_head || spec.of_tied_head);
+  const bool rounds = head || ((spec.of_linear || spec.of_experts) && spec.rows % 16 == 0);
   if (format_ != LoadFormat::kDummy) {
     auto found = value_or_throw(find_quant_matrix(checkpoint_, spec.name, rows, cols));
     if (found != nullptr || !rounds || !rounds_whole_groups(cols)) {
@@ -96,7 +97,7 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
     };
     return rounded_matrix(*quantisation_.rounds_to, rows, cols, rounded_group(cols), row);
   }
-  const bool packed = config.number.has_value() && !config.ignores(spec.name);
+  const bool packed = config.number.has_value() && !config.ignores(spec.name) && !head;
   if (!rounds || (!packed && !rounds_whole_groups(cols))) {
     return nullptr;
   }
@@ -115,6 +116,10 @@ std::unique_ptr<QuantMatrix> ParameterLoader::quant_matrix_of(const TensorSpec& 
   whole.cols = cols;
   return std::make_unique<RandomQuantMatrix>(
       form, seed_of(spec.name), dummy_scale(whole), rows, cols);
+}
+
+bool ParameterLoader::rounds_head() const {
+  return quantisation_.rounds_to == QuantNumber::kQ8 && device().kind == DeviceKind::kCpu;
 }
 
 bool ParameterLoader::rounds_whole_groups(int64_t cols) const {

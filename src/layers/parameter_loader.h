@@ -52,7 +52,8 @@ class ParameterLoader {
   // What becomes of weights that are quantised, or shall be.
   struct Quantisation {
     static constexpr int32_t kLeastGroup = 32;
-    // kF8 or kQ8: matrices of linear operations and of experts that are not quantised become such numbers (rounded_matrix.h).
+    // kF8 or kQ8: matrices of linear operations and of experts that are not quantised become such numbers (rounded_matrix.h);
+    // kQ8 on a CPU: that of the logits too.
     std::optional<QuantNumber> rounds_to = {};
     // kQ8: inputs that share a scale, if a matrix has a multiple of them; else kLeastGroup.
     int32_t group = kLeastGroup;
@@ -122,6 +123,8 @@ class ParameterLoader {
   // Null: the weight is not quantised, and is not to be.
   const WeightFormat* quant_format_of(const TensorSpec& spec) const;
   // Whether matrices of so many columns that are not quantised shall be.
+  // A CPU has int8 kernels for logits and for embeddings.
+  [[nodiscard]] bool rounds_head() const;
   [[nodiscard]] bool rounds_whole_groups(int64_t cols) const;
   [[nodiscard]] int32_t rounded_group(int64_t cols) const;
   [[nodiscard]] std::unique_ptr<QuantMatrix> quant_matrix_of(const TensorSpec& spec) const;

@@ -66,6 +66,8 @@ struct TensorSpec {
   bool of_experts = false;
   // The matrix of the logits: a linear operation's too, but quantised in the checkpoint alone.
   bool of_head = false;
+  // Embeddings that are the matrix of the logits too.
+  bool of_tied_head = false;
   // Null: the format in which the tensor itself is stored. Otherwise `name` is a weight's name, from which the
   // format derives the names of its tensors.
   const WeightFormat* format = nullptr;

@@ -93,8 +93,12 @@ Decoder::Decoder(const DecoderSpec& spec,
   const bool first = facts().first_stage;
   const bool last = facts().last_stage;
   if (first || (last && spec.tied_head)) {
-    embedding_ =
-        load_vocab(loader, spec.vocab_size, facts().vocab, spec.names.embed, spec.hidden_size);
+    embedding_ = load_vocab(loader,
+                            spec.vocab_size,
+                            facts().vocab,
+                            spec.names.embed,
+                            spec.hidden_size,
+                            spec.tied_head ? VocabUse::kBoth : VocabUse::kLookedUp);
   }
   kv_scales_ = RankKvScales(loader, spec, facts().layers, options.tensor.place, options.kv_scales);
   if (spec.layers.front().layer_input_size > 0) {
@@ -111,12 +115,14 @@ Decoder::Decoder(const DecoderSpec& spec,
                       rope.attention_factor});
   }
   if (last) {
-    head_ = Linear(
-        spec.tied_head
-            ? embedding_
-            : load_vocab(
-                  loader, spec.vocab_size, facts().vocab, spec.names.head, spec.hidden_size, true),
-        options.linear);
+    head_ = Linear(spec.tied_head ? embedding_
+                                  : load_vocab(loader,
+                                               spec.vocab_size,
+                                               facts().vocab,
+                                               spec.names.head,
+                                               spec.hidden_size,
+                                               VocabUse::kMultiplied),
+                   options.linear);
   }
   allocate_buffers(workspace);
   lead_joins();

@@ -101,8 +101,9 @@ EagleHead::EagleHead(const EagleSpec& spec,
     final_norm_ = norm(spec.decoder.names.final_norm);
   }
   if (!spec.head.empty()) {
-    head_ = Linear(load_vocab(loader, spec.draft_vocab_size, vocab_, spec.head, hidden, true),
-                   options.linear);
+    head_ = Linear(
+        load_vocab(loader, spec.draft_vocab_size, vocab_, spec.head, hidden, VocabUse::kMultiplied),
+        options.linear);
   }
   ids_ = load_ids(loader, ids);
   own_ids_ = load_ids(loader, inverse_of(ids, spec.decoder.vocab_size));

@@ -75,7 +75,7 @@ PackedWeight load_vocab(ParameterLoader& loader,
                         const VocabPart& part,
                         const std::string& name,
                         int64_t width,
-                        bool of_head) {
+                        VocabUse use) {
   if (part.count == 0) {
     PackedWeight none;
     none.kind = PackedKind::kBF16;
@@ -83,7 +83,8 @@ PackedWeight load_vocab(ParameterLoader& loader,
     return none;
   }
   TensorSpec rows{name, part.count, width};
-  rows.of_head = of_head;
+  rows.of_head = use == VocabUse::kMultiplied;
+  rows.of_tied_head = use == VocabUse::kBoth;
   if (part.count < vocab_size) {
     rows.slice = {vocab_size, width, part.first, 0};
   }

@@ -21,13 +21,13 @@ View<const float, 1> load_norm(ParameterLoader& loader,
                                int64_t width);
 
 // Rows of the rank's part of a vocabulary, of a tensor [vocab_size, width]. A rank whose part is empty reads nothing.
-// of_head: rows are multiplied and not looked up.
+enum class VocabUse : uint8_t { kLookedUp, kMultiplied, kBoth };
 PackedWeight load_vocab(ParameterLoader& loader,
                         int32_t vocab_size,
                         const VocabPart& part,
                         const std::string& name,
                         int64_t width,
-                        bool of_head = false);
+                        VocabUse use = VocabUse::kLookedUp);
 
 // Loads the parameters of one layer, this rank's part of them. Names are patterns of DecoderWeightNames.
 class LayerLoader {

@@ -517,7 +517,7 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
     return tl::unexpected(tied.error());
   }
   spec.tied_head =
-      *tied || (checkpoint_->has_tensors() && checkpoint_->find(spec.names.head) == nullptr);
+      *tied || (checkpoint_->has_tensors() && !checkpoint_->has_weight(spec.names.head));
   return spec;
 }
 

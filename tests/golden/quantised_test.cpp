@@ -97,9 +97,12 @@ class Quantised : public ::testing::TestWithParam<const char*> {};
 TEST_P(Quantised, EqualsItsDequantisedTwin) {
   const TempDir quantised;
   const TempDir twin;
-  const QuantisedModel model{small_model(GetParam()), GetParam(), 32};
-  const auto [of_quantised, of_twin] = model.write(quantised, twin);
-  expect_equal(run(of_quantised, "float32", 1, "none", "off"), run(of_twin, "float32"), 2e-4F);
+  for (const bool head : {false, true}) {
+    SCOPED_TRACE(head ? "with its head" : "without its head");
+    const QuantisedModel model{small_model(GetParam()), GetParam(), 32, head};
+    const auto [of_quantised, of_twin] = model.write(quantised, twin);
+    expect_equal(run(of_quantised, "float32", 1, "none", "off"), run(of_twin, "float32"), 2e-4F);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
@@ -272,12 +275,12 @@ TEST(QuantisedAtLoad, EqualsACheckpointInFp8) {
                0.0F);
 }
 
-// The same in int8: a scale for each 32 inputs, an IEEE half.
+// The same in int8: a scale for each 32 inputs, an IEEE half. On a CPU the head has it too.
 TEST(QuantisedAtLoad, EqualsACheckpointInInt8) {
   const TempDir plain;
   const TempDir quantised;
   const TempDir twin;
-  const QuantisedModel model{small_model(""), "pack_most8", 32};
+  const QuantisedModel model{small_model(""), "pack_most8", 32, true};
   const std::string whole = model.base.write(plain);
   const std::string packed = model.write(quantised, twin).first;
   expect_equal(run(whole, "float32", 1, "int8"), run(packed, "float32"), 0.0F);

@@ -36,6 +36,7 @@ struct QuantisedModel {
   // gptq | gptq_v2 | gptq_order | gptq8. In pack_most8 a group's largest magnitude is the number 127 exactly.
   std::string scheme = "fp8_block";
   int64_t group = 64;  // of the schemes with groups
+  bool head = false;   // the head too
 
   // Returns the directories of the model and of the twin.
   std::pair<std::string, std::string> write(const TempDir& quantised, const TempDir& twin) const {
@@ -58,7 +59,7 @@ struct QuantisedModel {
       const auto* at = reinterpret_cast<const std::byte*>(file.data()) + 8 + header_size;
       const Bytes data(at + begin, at + end);
       const auto shape = tensor["shape"].get<std::vector<int64_t>>();
-      if (!name.ends_with("_proj.weight")) {
+      if (!name.ends_with("_proj.weight") && !(head && name == "lm_head.weight")) {
         q.add(name, "BF16", shape, data);
         t.add(name, "BF16", shape, data);
         continue;
