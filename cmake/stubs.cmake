@@ -31,6 +31,7 @@ if(WARPROW_FUZZ) # no fuzz target runs a kernel
 endif()
 set(isa_flags_generic ${isa_flags})
 set(isa_flags_avx2 ${isa_flags} -mavx2 -mfma -mf16c)
+set(isa_flags_avxvnni ${isa_flags_avx2} -mavxvnni)
 set(isa_flags_avx512 ${isa_flags} -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
   -mprefer-vector-width=512)
 set(isa_flags_avx512bf16 ${isa_flags} -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16
@@ -44,7 +45,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(isa_more_panel_loops neon)
 else()
   set(isa_common generic avx2 avx512)
-  set(isa_more_panel_loops avx512bf16 amx)
+  set(isa_more_panel_loops avxvnni avx512bf16 amx)
   set(isa_more_paged_attention_loops avx512bf16 amx)
 endif()
 

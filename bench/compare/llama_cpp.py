@@ -5,7 +5,7 @@
     bench/compare/llama_cpp.py --prepare                   build the peer, make the model files, measure nothing
     bench/compare/llama_cpp.py                             everything, about 10 minutes on two cores
     bench/compare/llama_cpp.py --only Q4_1,start --output-json a.json
-    bench/compare/llama_cpp.py --isa avx2                  both for AVX2, on a newer machine too
+    bench/compare/llama_cpp.py --isa avx2                  both for AVX2, on a newer machine too; avx_vnni: with AVX-VNNI
     bench/compare/llama_cpp.py --from a.json b.json        no measuring: prints the table of several results
     bench/compare/llama_cpp.py --from a.json --write       ... into docs/performance.md
 

@@ -21,11 +21,13 @@ LLAMA_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 LLAMA_PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-server", "llama-quantize")
 LLAMA_FLAGS = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_UI=OFF",
                "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF")
+LLAMA_AVX2 = ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")
 # The instruction sets that it can be built for. Off by default without GGML_NATIVE: AVX-512, AVX-VNNI and AMX.
 LLAMA_ISAS = {# gcc 12's _tile_loadconfig reads 8 bytes of its 64 as far as gcc knows. gcc then drops the stores of the
               # others, and the peer's AMX kernels fault.
               "native": ("-DGGML_NATIVE=ON", "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"),
-              "avx2": ("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON")}
+              "avx2": LLAMA_AVX2,
+              "avx_vnni": (*LLAMA_AVX2, "-DGGML_AVX_VNNI=ON")}
 OPENVINO_VERSION = "2026.4.1"
 OPENVINO_REQUIREMENTS = Path(__file__).with_name("openvino_requirements.txt")
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -18,8 +19,12 @@
 namespace warprow {
 namespace {
 
-constexpr CpuIsa kCpuIsas[] = {
-    CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx};
+constexpr CpuIsa kCpuIsas[] = {CpuIsa::kGeneric,
+                               CpuIsa::kAvx2,
+                               CpuIsa::kAvxVnni,
+                               CpuIsa::kAvx512,
+                               CpuIsa::kAvx512Bf16,
+                               CpuIsa::kAmx};
 
 #if defined(__x86_64__)
 // A process must request AMX tiles from Linux before it uses them. The permission holds for all of its threads. Linux
@@ -28,6 +33,17 @@ bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+#if defined(__x86_64__)
+// On a machine with AVX2. Not every compiler that builds this knows its name at run time.
+bool detect_avx_vnni() {
+  uint32_t eax = 0;
+  uint32_t ebx = 0;
+  uint32_t ecx = 0;
+  uint32_t edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1U << 4) != 0;
 }
 #endif
 
@@ -48,15 +64,15 @@ CpuIsa detect() {
                            __builtin_cpu_supports("amx-int8") && __builtin_cpu_supports("amx-bf16");
     return has_tiles && may_use_tiles() ? CpuIsa::kAmx : CpuIsa::kAvx512Bf16;
   }
-  return CpuIsa::kAvx2;
+  return detect_avx_vnni() ? CpuIsa::kAvxVnni : CpuIsa::kAvx2;
 #else
   return CpuIsa::kGeneric;
 #endif
 }
 
 std::atomic<CpuIsa>& current() {
-  static std::atomic<CpuIsa> isa{
-      chosen_cpu_isa(std::getenv("WARPROW_CPU_ISA"), detected_cpu_isa())};
+  static std::atomic<CpuIsa> isa{chosen_cpu_isa(
+      std::getenv("WARPROW_CPU_ISA"), detected_cpu_isa(), has_cpu_isa(CpuIsa::kAvxVnni))};
   return isa;
 }
 
@@ -67,7 +83,17 @@ CpuIsa detected_cpu_isa() {
   return isa;
 }
 
-CpuIsa chosen_cpu_isa(const char* name, CpuIsa best) {
+bool has_cpu_isa(CpuIsa isa) {
+#if defined(__x86_64__)
+  if (isa == CpuIsa::kAvxVnni && detected_cpu_isa() > isa) {
+    static const bool has = detect_avx_vnni();
+    return has;
+  }
+#endif
+  return isa <= detected_cpu_isa();
+}
+
+CpuIsa chosen_cpu_isa(const char* name, CpuIsa best, bool has_avx_vnni) {
   const std::string_view wanted = name == nullptr ? "" : name;
   if (wanted.empty() || wanted == "auto") {
     return best;
@@ -76,7 +102,7 @@ CpuIsa chosen_cpu_isa(const char* name, CpuIsa best) {
     if (wanted != cpu_isa_name(isa)) {
       continue;
     }
-    if (isa > best) {
+    if (isa > best || (isa == CpuIsa::kAvxVnni && !has_avx_vnni)) {
       throw StartupError(ErrorCode::kInvalidArgument,
                          fmt::format("WARPROW_CPU_ISA: this machine has no {}; its best set is {}",
                                      wanted,
@@ -86,8 +112,9 @@ CpuIsa chosen_cpu_isa(const char* name, CpuIsa best) {
   }
   throw StartupError(
       ErrorCode::kInvalidArgument,
-      fmt::format("WARPROW_CPU_ISA: '{}' is none of auto|generic|avx2|avx512|avx512_bf16|amx",
-                  wanted));
+      fmt::format(
+          "WARPROW_CPU_ISA: '{}' is none of auto|generic|avx2|avx_vnni|avx512|avx512_bf16|amx",
+          wanted));
 }
 
 CpuIsa cpu_isa() { return current().load(std::memory_order_relaxed); }
@@ -98,6 +125,8 @@ const char* cpu_isa_name(CpuIsa isa) {
       return "generic";
     case CpuIsa::kAvx2:
       return "avx2";
+    case CpuIsa::kAvxVnni:
+      return "avx_vnni";
     case CpuIsa::kAvx512:
       return "avx512";
     case CpuIsa::kAvx512Bf16:
@@ -109,7 +138,10 @@ const char* cpu_isa_name(CpuIsa isa) {
 }
 
 ScopedCpuIsa::ScopedCpuIsa(CpuIsa isa)
-    : previous_(current().exchange(std::min(isa, detected_cpu_isa()))) {}
+    : previous_(current().exchange(has_cpu_isa(isa) ? isa
+                                   : isa == CpuIsa::kAvxVnni
+                                       ? std::min(CpuIsa::kAvx2, detected_cpu_isa())
+                                       : detected_cpu_isa())) {}
 ScopedCpuIsa::~ScopedCpuIsa() { current().store(previous_); }
 
 }  // namespace warprow

@@ -6,11 +6,11 @@
 namespace warprow {
 
 // The instruction sets that CPU kernels are compiled for. Ordered: a higher one includes the lower
-// ones.
-//  kAvx2: AVX2, FMA, F16C. kAvx512: also AVX-512 F, BW, VL, DQ, VNNI. kAvx512Bf16: also AVX-512
+// ones, but kAvx512 and higher not always kAvxVnni.
+//  kAvx2: AVX2, FMA, F16C. kAvxVnni: also int8 dot products of 256 bits (AVX-VNNI). kAvx512: also AVX-512 F, BW, VL, DQ, VNNI. kAvx512Bf16: also AVX-512
 //  BF16. kAmx: also tiles of int8 and bf16 (AMX). Each only if the operating system saves the registers; for AMX the process
 //  asks it to.
-enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvxVnni, kAvx512, kAvx512Bf16, kAmx };
 
 // What kernels dispatch on: the set that the variable WARPROW_CPU_ISA names, else the best one this machine has. A
 // ScopedCpuIsa lowers it. Cheap. Throws what chosen_cpu_isa throws; a device of the CPU calls it at start.
@@ -18,11 +18,14 @@ enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 CpuIsa cpu_isa();
 
 // The set that a value of WARPROW_CPU_ISA means on a machine whose best set is `best`: the one of that name
-// (cpu_isa_name); null, empty and "auto": `best`. Throws StartupError for other names and for sets above `best`.
-CpuIsa chosen_cpu_isa(const char* name, CpuIsa best);
+// (cpu_isa_name); null, empty and "auto": `best`. Throws StartupError for other names, for sets above `best`, and for kAvxVnni
+// where the machine has none.
+CpuIsa chosen_cpu_isa(const char* name, CpuIsa best, bool has_avx_vnni = true);
 
 // The best set this machine has, also while a ScopedCpuIsa is active.
 CpuIsa detected_cpu_isa();
+// Whether this machine has the set.
+bool has_cpu_isa(CpuIsa isa);
 
 const char* cpu_isa_name(CpuIsa isa);
 

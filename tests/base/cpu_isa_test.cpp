@@ -26,19 +26,29 @@ TEST(CpuIsa, ScopeLowersAndRestores) {
   EXPECT_STREQ(cpu_isa_name(CpuIsa::kAvx2), "avx2");
 }
 
+TEST(CpuIsa, AScopeWithoutTheSetHasALowerOne) {
+  const ScopedCpuIsa scope(CpuIsa::kAvxVnni);
+  EXPECT_TRUE(has_cpu_isa(cpu_isa()));
+  EXPECT_LE(cpu_isa(), CpuIsa::kAvxVnni);
+}
+
 TEST(CpuIsa, VariableNamesASetOfTheMachine) {
   for (const char* name : {static_cast<const char*>(nullptr), "", "auto"}) {
     EXPECT_EQ(chosen_cpu_isa(name, CpuIsa::kAvx512), CpuIsa::kAvx512);
   }
-  for (const CpuIsa isa :
-       {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+  for (const CpuIsa isa : {CpuIsa::kGeneric,
+                           CpuIsa::kAvx2,
+                           CpuIsa::kAvxVnni,
+                           CpuIsa::kAvx512,
+                           CpuIsa::kAvx512Bf16,
+                           CpuIsa::kAmx}) {
     EXPECT_EQ(chosen_cpu_isa(cpu_isa_name(isa), CpuIsa::kAmx), isa);
   }
 }
 
-std::string refusal_of(const char* name, CpuIsa best) {
+std::string refusal_of(const char* name, CpuIsa best, bool has_avx_vnni = true) {
   try {
-    chosen_cpu_isa(name, best);
+    chosen_cpu_isa(name, best, has_avx_vnni);
   } catch (const StartupError& error) {
     return error.what();
   }
@@ -48,8 +58,11 @@ std::string refusal_of(const char* name, CpuIsa best) {
 TEST(CpuIsa, VariableIsRefusedWithItsValueAndTheMachinesBest) {
   EXPECT_EQ(refusal_of("avx512", CpuIsa::kAvx2),
             "WARPROW_CPU_ISA: this machine has no avx512; its best set is avx2");
+  EXPECT_EQ(refusal_of("avx_vnni", CpuIsa::kAvx512, false),
+            "WARPROW_CPU_ISA: this machine has no avx_vnni; its best set is avx512");
+  EXPECT_EQ(refusal_of("avx512", CpuIsa::kAvx512, false), "");
   EXPECT_EQ(refusal_of("AVX2", CpuIsa::kAmx),
-            "WARPROW_CPU_ISA: 'AVX2' is none of auto|generic|avx2|avx512|avx512_bf16|amx");
+            "WARPROW_CPU_ISA: 'AVX2' is none of auto|generic|avx2|avx_vnni|avx512|avx512_bf16|amx");
 }
 
 }  // namespace

@@ -371,7 +371,9 @@ TEST_F(ReplayTest, AWrongScheduleIsNamed) {
   const Recorded recorded = record(tiny_config(), run_varied_load);
   rewrite([](StepMessage message, std::vector<uint8_t>& bytes) {
     SchedulerOutput step;
-    if (message == StepMessage::kStep && deserialize(bytes, step) && step.step == 50) {
+    // A step without rows, which only frees some, has the number of the step before it.
+    if (message == StepMessage::kStep && deserialize(bytes, step) && step.step == 50 &&
+        !step.scheduled.empty()) {
       step.scheduled.front().num_computed_tokens += 1;
       serialize(step, bytes);
     }

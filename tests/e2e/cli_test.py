@@ -106,7 +106,7 @@ class Usage(CliTest):
         self.assertIn("; CPU kernels: generic)", self.succeed("--version", **forced("generic")).stdout.decode())
         self.assertEqual(self.succeed("--version", **forced("")).stdout, self.succeed("--version", **forced("auto")).stdout)
         self.succeed("generate", MODEL, "-p", "x", "--max-tokens", "1", **forced("generic"))
-        names = "none of auto|generic|avx2|avx512|avx512_bf16|amx"
+        names = "none of auto|generic|avx2|avx_vnni|avx512|avx512_bf16|amx"
         self.refuse(USAGE, f"WARPROW_CPU_ISA: 'sse' is {names}", "--version", **forced("sse"))
         self.refuse(USAGE, f"WARPROW_CPU_ISA: 'sse' is {names}", "generate", MODEL, "-p", "x", "--device", "cpu", **forced("sse"))
 

@@ -101,8 +101,10 @@ TEST(SmolLm2, FastPathStaysClose) {
         }
       }
       if (result.tokens[step] != prompt["hf_greedy"][step].get<TokenId>()) {
-        // AMX and AVX2 round a little differently, and take the second of two tokens whose margin is 0.211 or 0.220.
-        const bool rounds_differently = cpu_isa() == CpuIsa::kAmx || cpu_isa() == CpuIsa::kAvx2;
+        // AMX and AVX2, with VNNI or not, round a little differently, and take the second of two tokens whose margin is 0.211 or
+        // 0.220.
+        const bool rounds_differently = cpu_isa() == CpuIsa::kAmx || cpu_isa() == CpuIsa::kAvx2 ||
+                                        cpu_isa() == CpuIsa::kAvxVnni;
         const double margin = rounds_differently ? 0.24 : 0.2;
         EXPECT_LT(prompt["hf_margin_top1_top2"][step].get<double>(), margin) << "step " << step;
         break;

@@ -23,8 +23,9 @@ struct CpuHarness {
 // The instruction sets that this machine can run.
 inline std::vector<CpuIsa> runnable_isas() {
   std::vector<CpuIsa> isas{CpuIsa::kGeneric};
-  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
-    if (detected_cpu_isa() >= isa) {
+  for (const CpuIsa isa :
+       {CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+    if (has_cpu_isa(isa)) {
       isas.push_back(isa);
     }
   }

@@ -114,7 +114,7 @@ class LinearTest : public ::testing::TestWithParam<LinearParam> {
  protected:
   LinearTest() : scoped_isa_(GetParam().isa), rng_(17) {}
   void SetUp() override {
-    if (GetParam().isa > detected_cpu_isa()) {
+    if (!has_cpu_isa(GetParam().isa)) {
       GTEST_SKIP() << "this machine has no " << cpu_isa_name(GetParam().isa);
     }
   }
@@ -305,10 +305,16 @@ TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
 
 std::vector<LinearParam> all_params() {
   std::vector<LinearParam> params;
-  for (const CpuIsa isa :
-       {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+  for (const CpuIsa isa : {CpuIsa::kGeneric,
+                           CpuIsa::kAvx2,
+                           CpuIsa::kAvxVnni,
+                           CpuIsa::kAvx512,
+                           CpuIsa::kAvx512Bf16,
+                           CpuIsa::kAmx}) {
     for (const KindCase& kind : kKindCases) {
-      params.push_back({isa, kind});
+      if (isa != CpuIsa::kAvxVnni || kind.quantised()) {
+        params.push_back({isa, kind});
+      }
     }
   }
   return params;
@@ -326,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(All,
 class LinearSegmentsTest : public ::testing::TestWithParam<CpuIsa> {
  protected:
   void SetUp() override {
-    if (GetParam() > detected_cpu_isa()) {
+    if (!has_cpu_isa(GetParam())) {
       GTEST_SKIP() << "this machine has no " << cpu_isa_name(GetParam());
     }
   }
@@ -580,7 +586,7 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
       for (const int64_t num_toks : {1, 2, 3, 4, 5, 7, 13, 130}) {
         const auto x = random_floats(rng, num_toks * 3 * 256, -1.0F, 1.0F);
         const auto best = run_linear(d, t.w, x, act);
-        for (const CpuIsa lower : {CpuIsa::kAvx512, CpuIsa::kAvx2}) {
+        for (const CpuIsa lower : {CpuIsa::kAvx512, CpuIsa::kAvxVnni, CpuIsa::kAvx2}) {
           const ScopedCpuIsa scope(lower);
           EXPECT_EQ(best, run_linear(d, t.w, x, act)) << kind.name << " " << cpu_isa_name(lower);
         }

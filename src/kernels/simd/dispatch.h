@@ -14,7 +14,7 @@
 #if defined(__x86_64__)
 #define WR_ISA_PICK(name)                                             \
   (::warprow::cpu_isa() >= ::warprow::CpuIsa::kAvx512 ? name##_avx512 \
-   : ::warprow::cpu_isa() == ::warprow::CpuIsa::kAvx2 ? name##_avx2   \
+   : ::warprow::cpu_isa() >= ::warprow::CpuIsa::kAvx2 ? name##_avx2   \
                                                       : name##_generic)
 #else
 #define WR_ISA_PICK(name) (name##_generic)

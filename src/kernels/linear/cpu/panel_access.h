@@ -26,7 +26,8 @@
 // kDirectRows rows (of kQ4 in the int8 path kDirectQ4Rows) use the packed weights directly, in tiles of kDirectTile rows.
 // More rows use unpacked blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With
 // kOffsetWeights, dot4 takes weights as u8: 128 is added to s8 weights, others keep their zero point, and ActGroup's sum
-// removes the offset. Otherwise weights are s8 without offset. AVX2 has an int8 path of its own (panel_short_int8.h).
+// removes the offset. Otherwise weights are s8 without offset. AVX2 without VNNI has an int8 path of its own
+// (panel_short_int8.h).
 
 #define WR_INLINE_LAMBDA __attribute__((always_inline))
 

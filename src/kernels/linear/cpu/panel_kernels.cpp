@@ -51,6 +51,15 @@ const PanelKernels& panel_kernels() {
   if (cpu_isa() >= CpuIsa::kAvx512Bf16) {
     return with_bf16;
   }
+  static const PanelKernels with_vnni = [] {
+    PanelKernels kernels = panel_kernels_avx2();
+    kernels.name = "avx_vnni";
+    kernels.int8_panels = &int8_panels_avxvnni;
+    return kernels;
+  }();
+  if (cpu_isa() == CpuIsa::kAvxVnni) {
+    return with_vnni;
+  }
 #elif defined(__aarch64__)
   static const bool has_dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
   if (has_dot) {

@@ -84,6 +84,7 @@ struct PanelKernels {
 
 WR_ISA_DECLARE(const PanelKernels&, panel_kernels, ());
 const PanelKernels& panel_kernels_neon();  // ARMv8.2 with the int8 dot product
+void int8_panels_avxvnni(const PanelJob& job, const Int8Rows& rows);
 void bf16_panels_avx512bf16(const PanelJob& job, const Bf16Rows& rows);
 void int8_panels_amx(const PanelJob& job, const Int8Rows& rows);
 void round_row_amx(const float* x, int64_t k, int64_t step, uint16_t* out);

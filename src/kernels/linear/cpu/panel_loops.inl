@@ -16,9 +16,11 @@
 #include "kernels/linear/cpu/panel_bf16.h"
 #endif
 #if !defined(__AVX512BF16__) && !defined(__AMX_INT8__)
+#if !defined(__AVXVNNI__)
 #include "kernels/linear/cpu/panel_float.h"
+#endif
 #include "kernels/linear/cpu/panel_int8.h"
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
 #include "kernels/linear/cpu/panel_short_int8.h"
 #endif
 #endif
@@ -43,6 +45,12 @@ void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
 
 void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
   Bf16Panels<PanelVector>::run(job, rows);
+}
+
+#elif defined(__AVXVNNI__)
+
+void WR_ISA_NAME(int8_panels)(const PanelJob& job, const Int8Rows& rows) {
+  Int8Panels<PanelVector>::run(job, rows);
 }
 
 #else

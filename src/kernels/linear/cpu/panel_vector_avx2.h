@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The vectors of panel_access.h for AVX2, FMA and F16C. A 16-lane vector is a pair of registers.
+// The vectors of panel_access.h for AVX2, FMA and F16C, and for AVX-VNNI (__AVXVNNI__), whose int8 path is Int8Panels. A
+// 16-lane vector is a pair of registers.
 #include <cstddef>
 #include <cstdint>
 #include <immintrin.h>
@@ -26,6 +27,27 @@ struct PanelVector {
   static constexpr bool kDotsPairs = false;
   static constexpr bool kQuantisesFour = false;
 
+#if defined(__AVXVNNI__)
+  static constexpr int kDirectQ4Rows = 4;
+  static constexpr int kIntRows = 5;  // 10 sums of 16 registers; sums of floats are in memory
+  static constexpr int kIntPanels = 1;
+  static constexpr bool kOffsetWeights = true;
+
+  static I set1_s32(int32_t v) { return {_mm256_set1_epi32(v), _mm256_set1_epi32(v)}; }
+  static I flip_sign_bits(I v) {
+    const __m256i sign = _mm256_set1_epi8(-128);
+    return {_mm256_xor_si256(v.lo, sign), _mm256_xor_si256(v.hi, sign)};
+  }
+  static I dot4(I acc, I w, __m256i a) {
+    return {_mm256_dpbusd_avx_epi32(acc.lo, w.lo, a), _mm256_dpbusd_avx_epi32(acc.hi, w.hi, a)};
+  }
+  // As in panel_vector_avx512.h.
+  static I dot4_pinned(I acc, I w, __m256i a) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.lo) : "x"(w.lo), "x"(a));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.hi) : "x"(w.hi), "x"(a));
+    return acc;
+  }
+#endif
   static I zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set1(float f) { return {_mm256_set1_ps(f), _mm256_set1_ps(f)}; }
