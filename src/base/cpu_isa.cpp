@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <ranges>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -19,13 +20,6 @@
 namespace warprow {
 namespace {
 
-constexpr CpuIsa kCpuIsas[] = {CpuIsa::kGeneric,
-                               CpuIsa::kAvx2,
-                               CpuIsa::kAvxVnni,
-                               CpuIsa::kAvx512,
-                               CpuIsa::kAvx512Bf16,
-                               CpuIsa::kAmx};
-
 #if defined(__x86_64__)
 // A process must request AMX tiles from Linux before it uses them. The permission holds for all of its threads. Linux
 // refuses it before 5.16, and if a thread's signal stack is too small.
@@ -34,9 +28,7 @@ bool may_use_tiles() {
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
-#endif
 
-#if defined(__x86_64__)
 // On a machine with AVX2. Not every compiler that builds this knows its name at run time.
 bool detect_avx_vnni() {
   uint32_t eax = 0;
@@ -74,6 +66,12 @@ std::atomic<CpuIsa>& current() {
   static std::atomic<CpuIsa> isa{chosen_cpu_isa(
       std::getenv("WARPROW_CPU_ISA"), detected_cpu_isa(), has_cpu_isa(CpuIsa::kAvxVnni))};
   return isa;
+}
+
+// The best set of this machine that is not above `isa`.
+CpuIsa best_up_to(CpuIsa isa) {
+  return *std::ranges::find_if(kCpuIsas | std::views::reverse,
+                               [isa](CpuIsa set) { return set <= isa && has_cpu_isa(set); });
 }
 
 }  // namespace
@@ -137,11 +135,7 @@ const char* cpu_isa_name(CpuIsa isa) {
   return "?";
 }
 
-ScopedCpuIsa::ScopedCpuIsa(CpuIsa isa)
-    : previous_(current().exchange(has_cpu_isa(isa) ? isa
-                                   : isa == CpuIsa::kAvxVnni
-                                       ? std::min(CpuIsa::kAvx2, detected_cpu_isa())
-                                       : detected_cpu_isa())) {}
+ScopedCpuIsa::ScopedCpuIsa(CpuIsa isa) : previous_(current().exchange(best_up_to(isa))) {}
 ScopedCpuIsa::~ScopedCpuIsa() { current().store(previous_); }
 
 }  // namespace warprow

@@ -7,10 +7,16 @@ namespace warprow {
 
 // The instruction sets that CPU kernels are compiled for. Ordered: a higher one includes the lower
 // ones, but kAvx512 and higher not always kAvxVnni.
-//  kAvx2: AVX2, FMA, F16C. kAvxVnni: also int8 dot products of 256 bits (AVX-VNNI). kAvx512: also AVX-512 F, BW, VL, DQ, VNNI. kAvx512Bf16: also AVX-512
-//  BF16. kAmx: also tiles of int8 and bf16 (AMX). Each only if the operating system saves the registers; for AMX the process
-//  asks it to.
+//  kAvx2: AVX2, FMA, F16C. kAvxVnni: also int8 dot products of 256 bits (AVX-VNNI). kAvx512: AVX2 and AVX-512 F, BW, VL, DQ,
+//  VNNI. kAvx512Bf16: also AVX-512 BF16. kAmx: also tiles of int8 and bf16 (AMX). Each only if the operating system saves the
+//  registers; for AMX the process asks it to.
 enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvxVnni, kAvx512, kAvx512Bf16, kAmx };
+inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kGeneric,
+                                      CpuIsa::kAvx2,
+                                      CpuIsa::kAvxVnni,
+                                      CpuIsa::kAvx512,
+                                      CpuIsa::kAvx512Bf16,
+                                      CpuIsa::kAmx};
 
 // What kernels dispatch on: the set that the variable WARPROW_CPU_ISA names, else the best one this machine has. A
 // ScopedCpuIsa lowers it. Cheap. Throws what chosen_cpu_isa throws; a device of the CPU calls it at start.

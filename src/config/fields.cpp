@@ -46,7 +46,8 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::quantization,
      .group = "Model",
      .help = "weights of linear layers that are not quantised become 8-bit floats (fp8) or 8-bit "
-             "integers (int8) while they are loaded; none: as the model's files have them",
+             "integers (int8; on a CPU the head too) while they are loaded; none: as the model's "
+             "files have them",
      .alias = "q",
      .choices = "none|fp8|int8"},
     {.name = "fp8-activations",

@@ -122,10 +122,11 @@ class ParameterLoader {
   [[nodiscard]] const WeightFormat& random_format_of(const TensorSpec& spec) const;
   // Null: the weight is not quantised, and is not to be.
   const WeightFormat* quant_format_of(const TensorSpec& spec) const;
-  // Whether matrices of so many columns that are not quantised shall be.
-  // A CPU has int8 kernels for logits and for embeddings.
+  // Whether the matrix of the logits, which may be the embeddings too, shall be quantised: a CPU has int8 kernels for both.
   [[nodiscard]] bool rounds_head() const;
+  // Whether matrices of so many columns that are not quantised shall be.
   [[nodiscard]] bool rounds_whole_groups(int64_t cols) const;
+  // Inputs that share a scale in such a matrix of int8.
   [[nodiscard]] int32_t rounded_group(int64_t cols) const;
   [[nodiscard]] std::unique_ptr<QuantMatrix> quant_matrix_of(const TensorSpec& spec) const;
   // The forms of the specs' matrices on this device. Tiles of GGUF types that differ become tiles that hold all of them, other

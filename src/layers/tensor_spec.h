@@ -64,7 +64,7 @@ struct TensorSpec {
   bool of_linear = false;
   // Matrices of experts (kernels/experts), whose rows are whole tiles: they take quantised tiles on a GPU.
   bool of_experts = false;
-  // The matrix of the logits: a linear operation's too, but quantised in the checkpoint alone.
+  // The matrix of the logits: a linear operation's too, but on a GPU quantised in the checkpoint alone.
   bool of_head = false;
   // Embeddings that are the matrix of the logits too.
   bool of_tied_head = false;

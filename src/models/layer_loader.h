@@ -20,8 +20,9 @@ View<const float, 1> load_norm(ParameterLoader& loader,
                                const std::string& name,
                                int64_t width);
 
-// Rows of the rank's part of a vocabulary, of a tensor [vocab_size, width]. A rank whose part is empty reads nothing.
+// Whether rows of a vocabulary are embeddings, the matrix of the logits, or both (tied).
 enum class VocabUse : uint8_t { kLookedUp, kMultiplied, kBoth };
+// Rows of the rank's part of a vocabulary, of a tensor [vocab_size, width]. A rank whose part is empty reads nothing.
 PackedWeight load_vocab(ParameterLoader& loader,
                         int32_t vocab_size,
                         const VocabPart& part,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -85,29 +86,25 @@ Result<void> read_fp8(const json& object, QuantConfig& out, const std::string& p
   return read_block(object, "weight_block_size", out, path);
 }
 
-// compressed-tensors' input_activations: 8-bit floats are rounded, everything else stays.
-QuantInputs inputs_of(const json& group) {
+// compressed-tensors' input_activations, if they are 8-bit numbers of this type; else null.
+const json* inputs_of_8_bits(const json& group, std::string_view type) {
   const auto inputs = group.find("input_activations");
-  if (inputs == group.end() || !inputs->is_object() || text_of(*inputs, "type") != "float") {
-    return QuantInputs::kKept;
+  if (inputs == group.end() || !inputs->is_object() || text_of(*inputs, "type") != type) {
+    return nullptr;
   }
   const auto bits = inputs->find("num_bits");
-  if (bits != inputs->end() && *bits != 8) {
+  return bits == inputs->end() || *bits == 8 ? &*inputs : nullptr;
+}
+
+// 8-bit floats are rounded, everything else stays.
+QuantInputs inputs_of(const json& group) {
+  const json* inputs = inputs_of_8_bits(group, "float");
+  if (inputs == nullptr) {
     return QuantInputs::kKept;
   }
   const auto dynamic = inputs->find("dynamic");
   return dynamic != inputs->end() && *dynamic == true ? QuantInputs::kDynamic
                                                       : QuantInputs::kStatic;
-}
-
-// Whether compressed-tensors' input_activations are integers of 8 bits.
-bool has_int8_inputs(const json& group) {
-  const auto inputs = group.find("input_activations");
-  if (inputs == group.end() || !inputs->is_object() || text_of(*inputs, "type") != "int") {
-    return false;
-  }
-  const auto bits = inputs->find("num_bits");
-  return bits == inputs->end() || *bits == 8;
 }
 
 // All groups of modules have the formats that tensors say by themselves; here only what contradicts that is refused.
@@ -169,7 +166,7 @@ Result<void> read_compressed(const json& object, QuantConfig& out, const std::st
                                                           : QuantNumber::kQ8;
       out.group_size = *inputs;
       out.inputs = inputs_of(group);
-      out.int8_inputs = has_int8_inputs(group);
+      out.int8_inputs = inputs_of_8_bits(group, "int") != nullptr;
     }
     if (Result<void> done = read_block(*weights, "block_structure", out, path); !done) {
       return done;

@@ -36,12 +36,7 @@ TEST(CpuIsa, VariableNamesASetOfTheMachine) {
   for (const char* name : {static_cast<const char*>(nullptr), "", "auto"}) {
     EXPECT_EQ(chosen_cpu_isa(name, CpuIsa::kAvx512), CpuIsa::kAvx512);
   }
-  for (const CpuIsa isa : {CpuIsa::kGeneric,
-                           CpuIsa::kAvx2,
-                           CpuIsa::kAvxVnni,
-                           CpuIsa::kAvx512,
-                           CpuIsa::kAvx512Bf16,
-                           CpuIsa::kAmx}) {
+  for (const CpuIsa isa : kCpuIsas) {
     EXPECT_EQ(chosen_cpu_isa(cpu_isa_name(isa), CpuIsa::kAmx), isa);
   }
 }

@@ -4,6 +4,8 @@
 #include "base/cpu_isa.h"
 #include "device/cpu/cpu_device.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <vector>
@@ -22,13 +24,8 @@ struct CpuHarness {
 
 // The instruction sets that this machine can run.
 inline std::vector<CpuIsa> runnable_isas() {
-  std::vector<CpuIsa> isas{CpuIsa::kGeneric};
-  for (const CpuIsa isa :
-       {CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
-    if (has_cpu_isa(isa)) {
-      isas.push_back(isa);
-    }
-  }
+  std::vector<CpuIsa> isas;
+  std::ranges::copy_if(kCpuIsas, std::back_inserter(isas), &has_cpu_isa);
   return isas;
 }
 

@@ -305,12 +305,7 @@ TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
 
 std::vector<LinearParam> all_params() {
   std::vector<LinearParam> params;
-  for (const CpuIsa isa : {CpuIsa::kGeneric,
-                           CpuIsa::kAvx2,
-                           CpuIsa::kAvxVnni,
-                           CpuIsa::kAvx512,
-                           CpuIsa::kAvx512Bf16,
-                           CpuIsa::kAmx}) {
+  for (const CpuIsa isa : kCpuIsas) {
     for (const KindCase& kind : kKindCases) {
       if (isa != CpuIsa::kAvxVnni || kind.quantised()) {
         params.push_back({isa, kind});

@@ -32,8 +32,8 @@ struct QuantisedModel {
   RandomModel base;
   // Inputs of fp8_tensor stay, those of modelopt have a static scale, those of the other fp8 schemes dynamic ones.
   // int8_token: made for inputs of 8 bits.
-  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | int8_token | pack4 | pack4_zeros | pack4_order | pack8 | pack_most8 | awq |
-  // gptq | gptq_v2 | gptq_order | gptq8. In pack_most8 a group's largest magnitude is the number 127 exactly.
+  // fp8_block | fp8_tensor | fp8_channel | fp8_row | modelopt | int8_channel | int8_token | pack4 | pack4_zeros |
+  // pack4_order | pack8 | pack_most8 | awq | gptq | gptq_v2 | gptq_order | gptq8. In pack_most8 a group's largest magnitude is the number 127 exactly.
   std::string scheme = "fp8_block";
   int64_t group = 64;  // of the schemes with groups
   bool head = false;   // the head too

@@ -208,24 +208,27 @@ struct PanelAccess {
   // Calls f.template operator()<kKind, kGroup>() for a kind that int8 kernels multiply and the inputs of a group.
   template <typename Run>
   static void with_int8_kind(const PanelJob& job, const Run& f) {
+    const auto run = [&f]<PackedKind kKind> {
+      return f.template operator()<kKind, group_of(kKind)>();
+    };
     switch (job.kind) {
       case PackedKind::kQ4:
-        return f.template operator()<PackedKind::kQ4, group_of(PackedKind::kQ4)>();
+        return run.template operator()<PackedKind::kQ4>();
       case PackedKind::kQ5:
-        return f.template operator()<PackedKind::kQ5, group_of(PackedKind::kQ5)>();
+        return run.template operator()<PackedKind::kQ5>();
       case PackedKind::kQ6:
-        return f.template operator()<PackedKind::kQ6, group_of(PackedKind::kQ6)>();
+        return run.template operator()<PackedKind::kQ6>();
       case PackedKind::kMxfp4:
-        return f.template operator()<PackedKind::kMxfp4, group_of(PackedKind::kMxfp4)>();
+        return run.template operator()<PackedKind::kMxfp4>();
       case PackedKind::kQ2:
-        return f.template operator()<PackedKind::kQ2, group_of(PackedKind::kQ2)>();
+        return run.template operator()<PackedKind::kQ2>();
       case PackedKind::kTable:
-        return f.template operator()<PackedKind::kTable, group_of(PackedKind::kTable)>();
+        return run.template operator()<PackedKind::kTable>();
       case PackedKind::kTable16:
-        return f.template operator()<PackedKind::kTable16, group_of(PackedKind::kTable16)>();
+        return run.template operator()<PackedKind::kTable16>();
       default:
         return job.group == kWideGroup ? f.template operator()<PackedKind::kQ8, kWideGroup>()
-                                       : f.template operator()<PackedKind::kQ8, 32>();
+                                       : run.template operator()<PackedKind::kQ8>();
     }
   }
 

@@ -251,17 +251,23 @@ struct Int8Panels {
   static ActGroup act_group(float scale, int32_t sum) {
     return {scale, scale * static_cast<float>(sum), sum};
   }
-  // Quantises 32 inputs. The scale is the largest magnitude / 127; inputs that are all below 1e-30 become
-  // zero. An infinity or a NaN makes the scale infinite or NaN, and with it every output of the row.
+  // A group's scale, and the factor of its inputs, by their largest magnitude. The scale is it / 127; inputs that are all
+  // below 1e-30 become zero. An infinity or a NaN makes the scale infinite or NaN, and with it every output of the row.
+  struct Scaling {
+    float scale;
+    F factor;
+  };
+  static Scaling scaling_of(float amax) {
+    const bool any = !(amax < 1e-30F);
+    return {any ? amax / 127.0F : 0.0F, V::set1(any ? 127.0F / amax : 0.0F)};
+  }
+  // Quantises 32 inputs.
   static void quantise_group(const float* x, int8_t* q, ActGroup* by32, ActGroup* by16) {
     const F low = V::load(x);
     const F high = V::load(x + kLanes);
-    const float amax = V::max_of_abs(low, high);
-    const bool any = !(amax < 1e-30F);
-    const float scale = any ? amax / 127.0F : 0.0F;
-    const F inverse = V::set1(any ? 127.0F / amax : 0.0F);
-    const int32_t sum_low = V::round_to_s8(q, V::mul(low, inverse));
-    const int32_t sum_high = V::round_to_s8(q + kLanes, V::mul(high, inverse));
+    const auto [scale, factor] = scaling_of(V::largest_magnitude(V::larger_magnitudes(low, high)));
+    const int32_t sum_low = V::round_to_s8(q, V::mul(low, factor));
+    const int32_t sum_high = V::round_to_s8(q + kLanes, V::mul(high, factor));
     *by32 = act_group(scale, sum_low + sum_high);
     if (by16 != nullptr) {
       by16[0] = act_group(scale, sum_low);
@@ -293,24 +299,21 @@ struct Int8Panels {
     }
   }
 
-  // As quantise_group for kWideGroup inputs.
+  // Quantises kWideGroup inputs.
   static void quantise_wide_group(const float* x, int8_t* q, ActGroup* group) {
     F most = V::larger_magnitudes(V::load(x), V::load(x + kLanes));
     for (int i = 2 * kLanes; i < kWideGroup; i += kLanes) {
       most = V::larger_magnitudes(most, V::load(x + i));
     }
-    const float amax = V::max_of_abs(most, most);
-    const bool any = !(amax < 1e-30F);
-    const float scale = any ? amax / 127.0F : 0.0F;
-    const F inverse = V::set1(any ? 127.0F / amax : 0.0F);
+    const auto [scale, factor] = scaling_of(V::largest_magnitude(most));
     int32_t sum = 0;
     if constexpr (V::kQuantisesFour) {
       for (int i = 0; i < kWideGroup; i += 64) {
-        sum += V::round_64_to_s8(q + i, x + i, inverse);
+        sum += V::round_64_to_s8(q + i, x + i, factor);
       }
     } else {
       for (int i = 0; i < kWideGroup; i += kLanes) {
-        sum += V::round_to_s8(q + i, V::mul(V::load(x + i), inverse));
+        sum += V::round_to_s8(q + i, V::mul(V::load(x + i), factor));
       }
     }
     *group = act_group(scale, sum);

@@ -203,10 +203,9 @@ struct PanelVector {
     return {_mm256_castsi256_ps(_mm256_max_epi32(magnitude(a.lo), magnitude(b.lo))),
             _mm256_castsi256_ps(_mm256_max_epi32(magnitude(a.hi), magnitude(b.hi)))};
   }
-  // Compares bit patterns, so that a NaN is the largest.
-  static float max_of_abs(F a, F b) {
-    const __m256i larger = _mm256_max_epi32(_mm256_max_epi32(magnitude(a.lo), magnitude(a.hi)),
-                                            _mm256_max_epi32(magnitude(b.lo), magnitude(b.hi)));
+  // The largest lane of larger_magnitudes' result.
+  static float largest_magnitude(F v) {
+    const __m256i larger = _mm256_max_epi32(_mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi));
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(larger), _mm256_extracti128_si256(larger, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));

@@ -171,12 +171,10 @@ struct PanelVector {
         _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
                          _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
   }
-  // Compares bit patterns, so that a NaN is the largest.
-  static float max_of_abs(F a, F b) {
-    const I magnitude = _mm512_set1_epi32(0x7fffffff);
-    const I larger = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
-                                      _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(larger))));
+  // The largest lane of larger_magnitudes' result.
+  static float largest_magnitude(F v) {
+    const int32_t bits = _mm512_reduce_max_epi32(_mm512_castps_si512(v));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(bits)));
   }
   // Rounds to nearest even within [-127, 127], stores 16 bytes and returns their sum.
   static int32_t round_to_s8(int8_t* q, F v) {

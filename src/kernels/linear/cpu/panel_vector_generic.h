@@ -207,14 +207,12 @@ struct PanelVector {
     }
     return r;
   }
-  // Compares bit patterns, so that a NaN is the largest.
-  static float max_of_abs(F a, F b) {
+  // The largest lane of larger_magnitudes' result.
+  static float largest_magnitude(F v) {
     uint32_t largest = 0;
     for (int i = 0; i < 16; ++i) {
-      const uint32_t first = std::bit_cast<uint32_t>(a.v[i]) & 0x7fffffffU;
-      const uint32_t second = std::bit_cast<uint32_t>(b.v[i]) & 0x7fffffffU;
-      const uint32_t larger = first > second ? first : second;
-      largest = larger > largest ? larger : largest;
+      const auto bits = std::bit_cast<uint32_t>(v.v[i]);
+      largest = bits > largest ? bits : largest;
     }
     return std::bit_cast<float>(largest);
   }

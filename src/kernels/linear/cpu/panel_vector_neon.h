@@ -190,13 +190,11 @@ struct PanelVector {
     }
     return r;
   }
-  // Compares bit patterns, so that a NaN is the largest.
-  static float max_of_abs(F a, F b) {
-    const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
-    int32x4_t larger = vdupq_n_s32(0);
-    for (int i = 0; i < 4; ++i) {
-      larger = vmaxq_s32(larger, vandq_s32(vreinterpretq_s32_f32(a.v[i]), magnitude));
-      larger = vmaxq_s32(larger, vandq_s32(vreinterpretq_s32_f32(b.v[i]), magnitude));
+  // The largest lane of larger_magnitudes' result.
+  static float largest_magnitude(F v) {
+    int32x4_t larger = vreinterpretq_s32_f32(v.v[0]);
+    for (int i = 1; i < 4; ++i) {
+      larger = vmaxq_s32(larger, vreinterpretq_s32_f32(v.v[i]));
     }
     const int32_t bits = vmaxvq_s32(larger);
     float result;
