@@ -10,10 +10,12 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -47,11 +49,16 @@ EngineConfig launched_config(int32_t tensor_size,
   return config;
 }
 
-// What lies in /dev/shm.
+// What lies in /dev/shm, but for objects of other processes that run (warprow.PID.NUMBER): other tests, which come and go.
 std::set<std::string> shared_objects() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    names.insert(entry.path().filename());
+    const std::string name = entry.path().filename();
+    pid_t pid = 0;
+    const bool has_owner = std::sscanf(name.c_str(), "warprow.%d.", &pid) == 1;
+    if (!has_owner || pid == ::getpid() || ::kill(pid, 0) != 0) {
+      names.insert(name);
+    }
   }
   return names;
 }
