@@ -3,6 +3,7 @@
 
 #include "base/hd.h"
 
+#include <bit>
 #include <cstdint>
 
 namespace warprow::cuda {
@@ -33,13 +34,9 @@ WR_HD constexpr int32_t part_end(int32_t position) {
 
 // Parts before the one that holds a position.
 WR_HD constexpr int32_t part_index(int32_t position) {
-  int32_t before = 0;
-  int32_t length = kLeastPart;
-  while (position / (2 * kPartsPerDoubling) >= length) {
-    length *= 2;
-    before += kPartsPerDoubling;
-  }
-  return before + position / length;
+  constexpr int32_t kFirstDoubling = 2 * kPartsPerDoubling * kLeastPart;
+  const int32_t doublings = std::bit_width(static_cast<uint32_t>(position / kFirstDoubling));
+  return doublings * kPartsPerDoubling + (position / kLeastPart >> doublings);
 }
 
 // The first position of a part.

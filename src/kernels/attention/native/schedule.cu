@@ -16,7 +16,6 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kRowsPerThread = kMaxScheduledRows / kThreads;
 
 // The sum of `value` over the threads before this one.
 __device__ int32_t sum_before(int32_t value) {
@@ -32,38 +31,33 @@ __device__ int32_t sum_before(int32_t value) {
     warp_sums[warp] = sum;
   }
   __syncthreads();
-  int32_t before = 0;
-  for (int w = 0; w < warp; ++w) {
-    before += warp_sums[w];
-  }
-  return before + sum - value;
+  const int32_t before = lane < warp ? warp_sums[lane] : 0;
+  return __reduce_add_sync(0xffffffffU, before) + sum - value;
 }
 
-// Exclusive prefix sums: before[i] = the sum of count_of(j) over j < i; before[n] = the total.
+// Exclusive prefix sums: before[i] = the sum of count_of(j) over j < i; before[n] = the total. The kernel runs once a step, so
+// its instructions come from L2 or memory: loops are kept short rather than unrolled.
 template <typename CountOf>
 __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
-  int32_t counts[kRowsPerThread];
   int32_t mine = 0;
   const int32_t per_thread = (n + kThreads - 1) / kThreads;
-  const int32_t first = static_cast<int32_t>(threadIdx.x) * per_thread;
-#pragma unroll
-  for (int32_t i = 0; i < kRowsPerThread; ++i) {
-    counts[i] = i < per_thread && first + i < n ? count_of(first + i) : 0;
-    mine += counts[i];
+  const int32_t first = min(static_cast<int32_t>(threadIdx.x) * per_thread, n);
+  const int32_t last = min(first + per_thread, n);
+#pragma unroll 1
+  for (int32_t i = first; i < last; ++i) {
+    const int32_t count = count_of(i);
+    before[i] = count;
+    mine += count;
   }
   int32_t at = sum_before(mine);
-#pragma unroll
-  for (int32_t i = 0; i < kRowsPerThread; ++i) {
-    if (i < per_thread && first + i < n) {
-      before[first + i] = at;
-      at += counts[i];
-      if (first + i == n - 1) {
-        before[n] = at;
-      }
-    }
+#pragma unroll 1
+  for (int32_t i = first; i < last; ++i) {
+    const int32_t count = before[i];
+    before[i] = at;
+    at += count;
   }
-  if (n == 0 && threadIdx.x == 0) {
-    before[0] = 0;
+  if (threadIdx.x == kThreads - 1) {
+    before[n] = at;
   }
   __syncthreads();
 }
@@ -148,6 +142,7 @@ __device__ Cutting choose_cutting(const int32_t* tiles_before, const SchedulePar
   const int32_t share = tiles_before[n] * p.num_kv_heads / p.num_blocks;
   const auto cut = [&](int i) { return Cutting{max(4, share * 8 / (i + 4))}; };
   CutCost cost;
+#pragma unroll 1
   for (int32_t c = lane; c < n; c += 32) {
     const int32_t tiles = tiles_before[c + 1] - tiles_before[c];
     // Counts parts as if the keys began at position 0. With a window the true position changes the number little.
@@ -158,9 +153,16 @@ __device__ Cutting choose_cutting(const int32_t* tiles_before, const SchedulePar
     costs[warp] = cost.total(p.num_kv_heads, p.num_blocks);
   }
   __syncthreads();
-  int best = 0;
-  for (int i = 1; i < 32; ++i) {
-    best = costs[i] < costs[best] ? i : best;
+  // The first of the cheapest.
+  float least = costs[lane];
+  int best = lane;
+  for (int d = 16; d > 0; d /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffU, least, d);
+    const int at = __shfl_xor_sync(0xffffffffU, best, d);
+    if (other < least || (other == least && at < best)) {
+      least = other;
+      best = at;
+    }
   }
   return cut(best);
 }
@@ -189,6 +191,7 @@ __device__ void write_items(const ScheduleParams& p,
   item.first_part = first_part;
   const int32_t begin = first_key(chunk, tiles);
   if (p.in_parts) {
+#pragma unroll 1
     for (int32_t i = 0; i < pieces; ++i) {
       const PartRun run = part_run(begin, chunk.seq_len, pieces, i);
       item.part = run.part;
@@ -200,6 +203,7 @@ __device__ void write_items(const ScheduleParams& p,
   }
   const int32_t each = tiles / pieces;
   const int32_t longer = tiles - each * pieces;  // the first `longer` pieces have one tile more
+#pragma unroll 1
   for (int32_t i = 0; i < pieces; ++i) {
     item.part = i;
     item.tile = begin / kDecodeTile + i * each + min(i, longer);
@@ -214,23 +218,21 @@ __device__ void schedule_decode(const ScheduleParams& p) {
   __shared__ int32_t partials_before[kMaxScheduledRows + 1];  // of chunks to be split
   // Items of split chunks, and kWholeChunk for each of the others.
   __shared__ int32_t items_before[kMaxScheduledRows + 1];
+  __shared__ uint16_t parts_of[kMaxScheduledRows];
   const int32_t n = num_chunks(p);
   prefix_sums(tiles_before, n, [&](int32_t c) {
     const Chunk chunk(p, c);
-    return p.idx_mapping[chunk.row] < 0
-               ? 0
-               : decode_tiles(chunk.seq_len, chunk.num_toks, p.window, p.in_parts);
+    const int32_t tiles = p.idx_mapping[chunk.row] < 0
+                              ? 0
+                              : decode_tiles(chunk.seq_len, chunk.num_toks, p.window, p.in_parts);
+    if (p.in_parts) {
+      parts_of[c] = tiles == 0 ? 0 : num_parts(first_key(chunk, tiles), chunk.seq_len);
+    }
+    return tiles;
   });
   const Cutting cutting = choose_cutting(tiles_before, p);
   const auto tiles_of = [&](int32_t c) { return tiles_before[c + 1] - tiles_before[c]; };
-  const auto units_of = [&](int32_t c) {
-    const int32_t tiles = tiles_of(c);
-    if (tiles == 0 || !p.in_parts) {
-      return tiles;
-    }
-    const Chunk chunk(p, c);
-    return num_parts(first_key(chunk, tiles), chunk.seq_len);
-  };
+  const auto units_of = [&](int32_t c) { return p.in_parts ? parts_of[c] : tiles_of(c); };
   prefix_sums(partials_before, n, [&](int32_t c) {
     const int32_t units = units_of(c);
     const int32_t pieces = cutting.pieces(tiles_of(c), units);
@@ -249,6 +251,7 @@ __device__ void schedule_decode(const ScheduleParams& p) {
   });
   // Split chunks come first because their pieces are the longer ones; so the CTAs finish at about the same time.
   const int32_t num_split = items_before[n] % kWholeChunk;
+#pragma unroll 1
   for (int32_t c = threadIdx.x; c < n; c += kThreads) {
     if (tiles_of(c) > 0) {
       const bool split = is_split(c);
@@ -263,6 +266,7 @@ __device__ void schedule_decode(const ScheduleParams& p) {
                   partials_before[c]);
     }
   }
+#pragma unroll 1
   for (int32_t i = threadIdx.x; i < n * p.num_kv_heads * kDecodeWarps; i += kThreads) {
     p.scratch.arrivals[i] = 0;
   }
