@@ -382,6 +382,8 @@ TEST_F(Fp8LinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
                {2 * 1024, 1024, kSwiGlu, false, false, inputs});
     check_rows({4096, 4096, kAdd, true, false, inputs}, {6144, 4096, kStore, false, true, inputs});
     check_rows({320, 520, kAdd, true, false, inputs}, {112, 320, kStore, false, false, inputs});
+    // 150 tiles: of 128 rows some CTAs take two.
+    check_rows({320, 512, kAdd, true, false, inputs}, {9600, 320, kSwiGlu, false, true, inputs});
   }
 }
 

@@ -63,6 +63,8 @@ TEST(Fp8Plan, FitsAnSmAndItsPartsDependOnTheMatrixAlone) {
         for (const int32_t rows : {1, 2, 8, 9, 17, 33, 65, 129, 700, 8192}) {
           const cuda::Sm90Fp8Plan plan = cuda::sm90_fp8_plan(w, rows, 132);
           EXPECT_EQ(plan.split, parts);
+          EXPECT_EQ(plan.resident,
+                    parts == 1 && rows > 64 && (n + 63) / 64 * ((rows + 127) / 128) > 132);
           EXPECT_GE(plan.stages, 2);
           EXPECT_GE(plan.cols, std::min(rows, 128));
           EXPECT_LE(cuda::sm90_fp8_shared_bytes(plan, k),

@@ -23,8 +23,9 @@
 //   groups' scales, and the sum of these by the token scale.
 // Shapes: w in units (fp8_tiles.h); x e4m3 [m, k] with scales (F8Rows), or one row in bf16; y bf16 or float32.
 // Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, and tiles of w, by one copy each of TMA. The tensor cores sum 128
-//   inputs from zero. CUDA cores add that to a float32 sum, since the tensor cores' accumulators have fewer bits. If x is one
-//   row, each CTA rounds it itself, into shared memory, so that no kernel runs between two products.
+//   inputs from zero. CUDA cores add that to a float32 sum, since the tensor cores' accumulators have fewer bits; with 128
+//   columns while the next stage's products run. If x is one row, each CTA rounds it itself, into shared memory, so that no
+//   kernel runs between two products. With 128 columns and more tiles than SMs a CTA takes several tiles.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it
 //   waits for the preceding kernel.
 // Numerics: as above; float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's split
@@ -129,6 +130,16 @@ struct Producer {
       fetch_map(maps.x);
     }
   }
+  // All stages of a tile that is not the CTA's first, or x of the first fill and then whole stages.
+  __device__ void run_tile(Ring& ring, uint64_t policy, bool first) const {
+    for (int step = 0; step < at.num_steps; ++step, ring.next()) {
+      if (!first || step >= ring.stages) {
+        barrier_wait(ring.empty(), ring.phase ^ 1);
+        load_w(ring, step, policy);
+      }
+      load_x(ring, step);
+    }
+  }
   // Loads x for the first fill, then whole stages as they become free.
   __device__ void run(Ring ring, uint64_t policy) const {
     for (int step = kRounds ? ring.stages : 0; step < at.num_steps; ++step, ring.next()) {
@@ -160,44 +171,92 @@ class Multiplier {
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {}
 
-  __device__ void run(int steps, Ring ring, float (&sum)[kCols / 2]) const {
-    steps = warp_uniform(steps);
-    // Few columns leave the tensor cores idle between two steps, so they get two at once.
-    constexpr int kAtOnce = kCols == 128 ? 1 : 2;
-    float part[kAtOnce][kCols / 2];
-    int step = 0;
-    for (; step + kAtOnce <= steps; step += kAtOnce) {
-      Ring last = ring;
-      last.next();
-      wait(ring);
-      if constexpr (kAtOnce == 2) {
-        wait(last);
-      }
-      wgmma_fence();
-      multiply(ring, step, part[0]);
-      if constexpr (kAtOnce == 2) {
-        multiply(last, step + 1, part[1]);
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      add(ring, step, part[0], sum);
-      if constexpr (kAtOnce == 2) {
-        add(last, step + 1, part[1], sum);
-        ring = last;
-      }
-      ring.next();
-    }
-    if (kAtOnce == 2 && step < steps) {
-      wait(ring);
-      wgmma_fence();
-      multiply(ring, step, part[0]);
-      wgmma_commit();
-      wgmma_wait<0>();
-      add(ring, step, part[0], sum);
+  // ring: becomes that behind these steps.
+  __device__ void run(int steps, Ring& ring, float (&sum)[kCols / 2]) const {
+    if constexpr (kCols == 128) {
+      run_overlapped(warp_uniform(steps), ring, sum);
+    } else {
+      run_in_pairs(warp_uniform(steps), ring, sum);
     }
   }
 
  private:
+  // Few columns leave the tensor cores idle between two steps, so they get two at once.
+  __device__ __forceinline__ void run_in_pairs(int steps,
+                                               Ring& ring,
+                                               float (&sum)[kCols / 2]) const {
+    float part[2][kCols / 2];
+    int step = 0;
+    for (; step + 2 <= steps; step += 2) {
+      Ring last = ring;
+      last.next();
+      wait(ring);
+      wait(last);
+      wgmma_fence();
+      multiply(ring, step, part[0]);
+      multiply(last, step + 1, part[1]);
+      wgmma_commit();
+      wgmma_wait<0>();
+      add(ring, step, part[0], sum);
+      add(last, step + 1, part[1], sum);
+      ring = last;
+      ring.next();
+    }
+    if (step < steps) {
+      begin(ring, step, part[0]);
+      wgmma_wait<0>();
+      add(ring, step, part[0], sum);
+      ring.next();
+    }
+  }
+
+  // With many columns the products of a step are added while the next ones run.
+  __device__ __forceinline__ void run_overlapped(int steps,
+                                                 Ring& ring,
+                                                 float (&sum)[kCols / 2]) const {
+    if (steps == 0) {
+      return;
+    }
+    float part[2][kCols / 2];
+    Ring behind = ring;
+    const auto begin_next = [&](int step, float(&to)[kCols / 2]) {
+      begin(ring, step, to);
+      ring.next();
+    };
+    const auto add_next = [&](int step, float(&from)[kCols / 2]) {
+      add(behind, step, from, sum);
+      behind.next();
+    };
+    begin_next(0, part[0]);
+    int step = 0;
+    for (; step + 2 < steps; step += 2) {
+      begin_next(step + 1, part[1]);
+      wgmma_wait<1>();
+      add_next(step, part[0]);
+      begin_next(step + 2, part[0]);
+      wgmma_wait<1>();
+      add_next(step + 1, part[1]);
+    }
+    if (step + 1 < steps) {
+      begin_next(step + 1, part[1]);
+      wgmma_wait<1>();
+      add_next(step, part[0]);
+      wgmma_wait<0>();
+      add_next(step + 1, part[1]);
+    } else {
+      wgmma_wait<0>();
+      add_next(step, part[0]);
+    }
+  }
+
+  __device__ __forceinline__ void begin(const Ring& ring,
+                                        int step,
+                                        float (&part)[kCols / 2]) const {
+    wait(ring);
+    wgmma_fence();
+    multiply(ring, step, part);
+    wgmma_commit();
+  }
   [[nodiscard]] __device__ uint32_t stage(const Ring& ring) const {
     return ring.data + ring.stage * stage_bytes_;
   }
@@ -443,8 +502,9 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
       scales[threadIdx.x] = q.x.token_scales[at.row(static_cast<int>(threadIdx.x))];
     }
     float sum[kCols / 2] = {};
+    Ring at_first = ring;
     Multiplier<kCols, kRounds>(q, ring.data + q.row_at, kRounds ? shared_address(row_scales) : 0)
-        .run(at.num_steps, ring, sum);
+        .run(at.num_steps, at_first, sum);
     named_sync(1, T::kConsumers);  // the ring is free: sums reuse its memory
     store_partial_sums<kCols, 1>(data, sum);
     if (p.split > 1) {
@@ -471,6 +531,72 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
   }
   if (!alone) {  // others may still write to this CTA's barriers or copy its sums
     cluster_wait();
+  }
+#endif
+}
+
+// The same for one part, with CTAs that take several tiles: the next one's loads begin while the outputs of one are written.
+// Sums have memory behind the ring.
+template <int kCols>
+__global__ void __launch_bounds__(Threads<kCols>::kAll, 1) sm90_fp8_resident_kernel(
+    const __grid_constant__ Fp8Params q, const __grid_constant__ Maps maps, int32_t num_tiles) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  using T = Threads<kCols>;
+  extern __shared__ unsigned char memory[];
+  __shared__ uint64_t barriers[2 * kMaxSm90GemmStages];
+  __shared__ float scales[kCols];
+  const Params& p = q.p;
+  unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  Ring ring{shared_address(data), shared_address(barriers), p.stages};
+  const auto place = [&](int index) { return Place(p, kCols, kFp8TileCols, index); };
+  const auto first = static_cast<int>(blockIdx.x);
+  const auto stride = static_cast<int>(gridDim.x);
+  const bool produces = threadIdx.x == T::kConsumers;
+  const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
+  if (produces) {
+#pragma unroll 1
+    for (int i = 0; i < p.stages; ++i) {
+      barrier_init(ring.barriers + i * 8, 1);
+      barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4);
+    }
+    fence_async_proxy();
+    const Place at = place(first);
+    Producer<kCols, false>(q, maps, at).start(ring, policy);
+    pdl_release();
+  }
+  __syncthreads();
+  if (threadIdx.x >= T::kConsumers) {
+    pdl_wait();
+    if (produces) {
+      for (int index = first; index < num_tiles; index += stride) {
+        const Place at = place(index);
+        Producer<kCols, false>(q, maps, at).run_tile(ring, policy, index == first);
+      }
+    }
+    return;
+  }
+  const Multiplier<kCols, false> multiplier(q, 0, 0);
+  for (int index = first; index < num_tiles; index += stride) {
+    const Place at = place(index);
+    Outputs<kCols, 1, true> outputs(p, at, data + p.parts_at, scales);
+    outputs.set_w_scales({static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
+                          q.unit_bytes,
+                          q.inputs == F8Inputs::kGroup});
+    outputs.fetch_constants();
+    if (index == first) {
+      pdl_wait();
+    } else {
+      named_sync(1, T::kConsumers);  // all have read the sums and scales of the tile before
+    }
+    outputs.fetch_old();
+    if (static_cast<int>(threadIdx.x) < at.num_rows) {
+      scales[threadIdx.x] = q.x.token_scales[at.row(static_cast<int>(threadIdx.x))];
+    }
+    float sum[kCols / 2] = {};
+    multiplier.run(at.num_steps, ring, sum);
+    store_partial_sums<kCols, 1>(data + p.parts_at, sum);
+    named_sync(1, T::kConsumers);
+    outputs.finish();
   }
 #endif
 }
@@ -550,6 +676,17 @@ void launch_sm90_fp8(Stream& stream,
                            {kFp8TileCols, static_cast<uint32_t>(kCols)},
                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                            CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  }
+  if constexpr (kCols == 128) {
+    if (plan.resident) {
+      constexpr auto* kResident = &sm90_fp8_detail::sm90_fp8_resident_kernel<kCols>;
+      allow_shared_bytes<kResident>(shared_bytes);
+      config.gridDim =
+          dim3(static_cast<unsigned>(std::min(tiles * blocks, stream.device().facts().num_sms)));
+      WR_CUDA(cudaLaunchKernelEx(&config, kResident, params, maps, tiles * blocks));
+      as_cuda(stream).note_launch("sm90_fp8_resident");
+      return;
+    }
   }
   WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, maps));
   as_cuda(stream).note_launch("sm90_fp8_gemm");

@@ -13,10 +13,11 @@ namespace warprow::cuda {
 
 // How a product of e4m3 numbers is split.
 struct Sm90Fp8Plan {
-  int32_t cols = 8;     // rows of x in a block, padded: 8, 16, 32, 64 or 128
-  int32_t split = 1;    // CTAs that share a tile, each with a part of k
-  int32_t stages = 2;   // of the ring, of 128 inputs each
-  bool rounds = false;  // one row of x in bf16, which every CTA rounds itself
+  int32_t cols = 8;       // rows of x in a block, padded: 8, 16, 32, 64 or 128
+  int32_t split = 1;      // CTAs that share a tile, each with a part of k
+  int32_t stages = 2;     // of the ring, of 128 inputs each
+  bool rounds = false;    // one row of x in bf16, which every CTA rounds itself
+  bool resident = false;  // a CTA an SM takes tile after tile: 128 cols, split 1
 };
 
 // The parts of k that are summed apart and then added in order. A function of the matrix alone.
@@ -31,7 +32,8 @@ Sm90Fp8Plan sm90_fp8_plan(const PackedWeight& weight,
                           int32_t few_bytes = kSm90Fp8FewBytes);
 // Estimated microseconds on an H200 of a plan with 128 columns.
 double sm90_fp8_us(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t k, int32_t num_sms);
-// Bytes of a stage of the ring; where other CTAs' sums and the rounded row begin in shared memory; bytes of a CTA.
+// Bytes of a stage of the ring; where other CTAs' sums, or a resident CTA's own, and the rounded row begin in shared memory;
+// bytes of a CTA.
 int32_t sm90_fp8_stage_bytes(const Sm90Fp8Plan& plan);
 int32_t sm90_fp8_parts_at(const Sm90Fp8Plan& plan);
 int32_t sm90_fp8_row_at(const Sm90Fp8Plan& plan);

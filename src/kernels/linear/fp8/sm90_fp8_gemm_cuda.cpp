@@ -22,6 +22,7 @@ void sm90_fp8_gemm(Stream& stream,
   WR_CHECK(plan.rounds ? a.m == 1 && plan.cols == 8 : args.x.numbers != nullptr);
   WR_CHECK(plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
+  WR_CHECK(!plan.resident || (plan.cols == 128 && plan.split == 1));
   WR_CHECK_LE(sm90_fp8_shared_bytes(plan, a.k), static_cast<size_t>(kSm90GemmSharedBytes));
   switch (plan.cols) {
     case 8:

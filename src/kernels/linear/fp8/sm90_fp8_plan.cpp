@@ -18,9 +18,10 @@ int32_t parts_bytes(const Sm90Fp8Plan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * kRowBytes : 0;
 }
 // With 128 columns other CTAs write their partial sums to the ring's memory, behind the CTA's own sums.
-bool sums_share_ring(const Sm90Fp8Plan& plan) { return plan.cols == 128; }
+bool sums_share_ring(const Sm90Fp8Plan& plan) { return plan.cols == 128 && !plan.resident; }
 int32_t ring_bytes(const Sm90Fp8Plan& plan) {
-  return std::max(plan.stages * sm90_fp8_stage_bytes(plan), sum_bytes(plan));
+  const int32_t stages = plan.stages * sm90_fp8_stage_bytes(plan);
+  return plan.resident ? stages : std::max(stages, sum_bytes(plan));
 }
 // The rounded row of a part, and its groups' scales. wgmma reads eight rows of an operand, here each 16 bytes behind the one
 // before (wgmma_plain_operand), so there is room behind the row.
@@ -31,12 +32,19 @@ int32_t rounded_bytes(const Sm90Fp8Plan& plan, int32_t k) {
 
 }  // namespace
 
-// Fitted to products of Qwen3-8B on an H100 (docs/experiments/linears_cuda.md).
+// Fitted to products of Qwen3-8B on an H200 (docs/experiments/linears_cuda.md).
 double sm90_fp8_us(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t k, int32_t num_sms) {
   constexpr double kStart = 3.0;  // of the kernel, and of each wave
-  constexpr double kInputUs = 0.0039;
+  constexpr double kExchange = 2.5;
+  constexpr double kNext = 1.0;  // from a resident CTA's tile to its next
+  constexpr double kInputUs = 0.0019;
   const int32_t tiles = ceil_div(n, 64) * plan.split * ceil_div(rows, plan.cols);
-  return kStart + ceil_div(tiles, num_sms) * (kInputUs * k / plan.split + kStart);
+  const double chain = kInputUs * k / plan.split;
+  if (plan.resident) {
+    return 2 * kStart + ceil_div(tiles, num_sms) * (chain + kNext);
+  }
+  const double wave = kStart + chain + (plan.split > 1 ? kExchange : 0.0);
+  return kStart + ceil_div(tiles, num_sms) * wave;
 }
 
 int32_t sm90_fp8_parts(int32_t n, int32_t k) {
@@ -58,15 +66,16 @@ int32_t sm90_fp8_stage_bytes(const Sm90Fp8Plan& plan) {
 
 int32_t sm90_fp8_parts_at(const Sm90Fp8Plan& plan) {
   if (plan.split == 1) {
-    return 0;
+    return plan.resident ? ring_bytes(plan) : 0;
   }
   return sums_share_ring(plan) ? sum_bytes(plan) : ring_bytes(plan);
 }
 
 int32_t sm90_fp8_row_at(const Sm90Fp8Plan& plan) {
   const int32_t ring = ring_bytes(plan);
-  const int32_t all = sums_share_ring(plan) ? std::max(ring, sum_bytes(plan) + parts_bytes(plan))
-                                            : ring + parts_bytes(plan);
+  const int32_t behind = plan.resident ? sum_bytes(plan) : parts_bytes(plan);
+  const int32_t all =
+      sums_share_ring(plan) ? std::max(ring, sum_bytes(plan) + parts_bytes(plan)) : ring + behind;
   return round_up(all, 128);
 }
 
@@ -82,11 +91,14 @@ Sm90Fp8Plan sm90_fp8_plan(
   plan.split = split > 0 ? split : sm90_fp8_parts(weight.n, weight.k);
   plan.rounds = rows == 1;
   const int32_t ctas = ceil_div(weight.n, 64) * plan.split * ceil_div(rows, plan.cols);
-  const int32_t most = plan.cols == 128 ? 2 : 3;
+  plan.resident = plan.cols == 128 && plan.split == 1 && ctas > num_sms;
+  const int32_t most = plan.cols == 128 ? 1 : 3;  // of 128 columns an SM has registers for one
   const int32_t steps = ceil_div(fp8_tiles_of(weight.k), plan.split);
   const int32_t of_sm = plan.cols <= 16 ? few_bytes : kSm90GemmSharedBytes;
-  const int32_t extra =
-      (sums_share_ring(plan) ? 0 : parts_bytes(plan)) + rounded_bytes(plan, weight.k) + 256;
+  const int32_t extra = (plan.resident           ? sum_bytes(plan)
+                         : sums_share_ring(plan) ? 0
+                                                 : parts_bytes(plan)) +
+                        rounded_bytes(plan, weight.k) + 256;
   int32_t fit = 0;
   for (int32_t at_once = std::clamp(ceil_div(ctas, num_sms), 1, most); at_once > 0 && fit < 3;
        --at_once) {

@@ -34,7 +34,7 @@ struct Params {
   bool vectors;       // y can be accessed as vectors of four
 };
 
-// This CTA's place in the work. CTAs that share rows of w are neighbours.
+// A CTA's place in the work. CTAs that share rows of w are neighbours.
 struct Place {
   int part;       // of k: the CTA's rank in its cluster
   int tile;       // of w
@@ -46,9 +46,12 @@ struct Place {
   int first_row;  // of the block: the first row whose outputs this CTA finishes
   int num_rows;
 
-  __device__ Place(const Params& p, int cols, int step_inputs = 64) {
+  __device__ Place(const Params& p, int cols, int step_inputs = 64)
+      : Place(p, cols, step_inputs, static_cast<int>(blockIdx.x)) {}
+  // index: of the CTA that has the place, if each had one.
+  __device__ Place(const Params& p, int cols, int step_inputs, int index) {
     part = p.split == 1 ? 0 : cluster_rank();
-    const int tile_and_block = static_cast<int>(blockIdx.x) / p.split;
+    const int tile_and_block = index / p.split;
     tile = tile_and_block / p.blocks;
     block_row = (tile_and_block - tile * p.blocks) * cols;
     m = min(cols, p.a.m - block_row);
