@@ -572,14 +572,19 @@ class ProcessTest(unittest.TestCase):
         params = SamplingParams(max_tokens=1)
         llm = LLM(MODEL, **SETTINGS)
         prompts = [[1, 2, 3 + i % 7] for i in range(500)]
-        for _ in range(3):  # until every block of the cache and every row has been used
+        for _ in range(3):  # until most blocks of the cache and most rows have been used
             llm.generate(prompts, params, use_tqdm=False)
-        gc.collect()
-        before = resident_mib()
-        for _ in range(2):
-            llm.generate(prompts, params, use_tqdm=False)
-        gc.collect()
-        self.assertLess(resident_mib() - before, 4)
+        # Beside other load a step may have more rows than any before it, and touch memory for the first time. A leak grows
+        # in every thousand requests.
+        grown = []
+        while len(grown) < 5 and (not grown or grown[-1] >= 4):
+            gc.collect()
+            before = resident_mib()
+            for _ in range(2):
+                llm.generate(prompts, params, use_tqdm=False)
+            gc.collect()
+            grown.append(resident_mib() - before)
+        self.assertLess(grown[-1], 4, f"MiB in each thousand requests: {grown}")
         llm.close()
         with LLM(MODEL, **SETTINGS) as other:
             other.generate("x", params, use_tqdm=False)
