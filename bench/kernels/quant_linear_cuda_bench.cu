@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with quantised weights.
-//   quant_linear_cuda_bench [steps] [products] [bf16] [f8] [q4] [q8] [q4_k] [q6_k] [Qwen3-8B] [Qwen3-0.6B]
-// Without arguments: steps and products of Qwen3-8B, bf16, f8 and q4. steps: all linears of a step with their norms and gates, the
+//   quant_linear_cuda_bench [steps] [products] [bf16] [f8] [q4] [q4_f16] [q8] [q4_k] [q6_k] [Qwen3-8B] [Qwen3-0.6B]
+// q4_f16: with scales that are no bf16. Without arguments: steps and products of Qwen3-8B, bf16, f8 and q4. steps: all linears of a step with their norms and gates, the
 // head in bf16. products: each operation alone, with other numbers of parts (parts/groups/stages).
 #include "base/math.h"
 #include "kernels/linear/linear.h"
@@ -36,9 +36,10 @@ struct Form {
   PackedWeight weight;
 };
 
-PackedWeight quant_form(PackedKind kind, int32_t zero_point) {
+PackedWeight quant_form(PackedKind kind, int32_t zero_point, ScaleForm scales = ScaleForm::kF16) {
   PackedWeight weight;
   weight.kind = kind;
+  weight.scales = scales;
   weight.group = 128;
   weight.zero_point = zero_point;
   return weight;
@@ -46,8 +47,7 @@ PackedWeight quant_form(PackedKind kind, int32_t zero_point) {
 
 // With float32 scales, as GGUF's types have them.
 PackedWeight group_form(PackedKind kind, int32_t zero_point, int32_t group, bool has_bias) {
-  PackedWeight weight = quant_form(kind, zero_point);
-  weight.scales = ScaleForm::kF32;
+  PackedWeight weight = quant_form(kind, zero_point, ScaleForm::kF32);
   weight.group = group;
   weight.has_bias = has_bias;
   return weight;
@@ -56,8 +56,9 @@ PackedWeight group_form(PackedKind kind, int32_t zero_point, int32_t group, bool
 const std::vector<Form>& forms() {
   static const std::vector<Form> kForms{{"bf16", quant_form(PackedKind::kBF16, 0)},
                                         {"f8", quant_form(PackedKind::kF8, 0)},
-                                        {"q4", quant_form(PackedKind::kQ4, 8)},
-                                        {"q8", quant_form(PackedKind::kQ8, 128)},
+                                        {"q4", quant_form(PackedKind::kQ4, 8, ScaleForm::kBF16)},
+                                        {"q4_f16", quant_form(PackedKind::kQ4, 8)},
+                                        {"q8", quant_form(PackedKind::kQ8, 128, ScaleForm::kBF16)},
                                         {"q4_k", group_form(PackedKind::kQ4, 0, 32, true)},
                                         {"q6_k", group_form(PackedKind::kQ6, 32, 16, false)}};
   return kForms;
@@ -97,8 +98,19 @@ struct Weight {
         out[at + i] =
             static_cast<std::byte>(rng() & (weight.kind == PackedKind::kF8 ? 0xbfU : 0xffU));
       }
-      for (size_t i = numbers; i < tile; i += 4) {
-        std::memcpy(out.data() + at + i, &scale, 4);
+      if (weight.scales == ScaleForm::kF32) {
+        const float stored = quant_float_scale(weight.kind, 0, scale);
+        for (size_t i = numbers; i < tile; i += 4) {
+          std::memcpy(out.data() + at + i, &stored, 4);
+        }
+        continue;
+      }
+      const auto of_row = static_cast<size_t>(quant_scale_bytes(weight));
+      for (size_t i = numbers; i < tile; i += of_row) {
+        const auto row = static_cast<int64_t>((i - numbers) / of_row % kQuantTileRows);
+        const uint32_t word = quant_scale_word(weight.kind, row, scale);
+        const uint32_t stored = of_row == 2 ? word >> 16 : word;
+        std::memcpy(out.data() + at + i, &stored, of_row);
       }
     }
     return out;

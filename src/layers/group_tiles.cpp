@@ -72,7 +72,9 @@ std::vector<PackedWeight> all_group_tiles() {
   for (const int32_t group : {16, 32}) {
     for (const bool has_bias : {false, true}) {
       all.push_back(form_of(PackedKind::kQ4, 0, group, has_bias));
-      all.push_back(form_of(PackedKind::kQ4, 8, group, has_bias));
+      if (!has_bias) {
+        all.push_back(form_of(PackedKind::kQ4, 8, group, has_bias));
+      }
       all.push_back(wide(false, group, has_bias));
       all.push_back(wide(true, group, has_bias));
     }

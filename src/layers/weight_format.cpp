@@ -120,8 +120,14 @@ const WeightFormat& linear_format_of(TensorType type,
 }
 
 const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms) {
-  const auto of_groups = [](const DeviceForm* form) {
-    return form->repack == Repack::kQuantTiles && form->product.scales == ScaleForm::kF32;
+  // MXFP4's scales may be too large for tiles of another kind.
+  const auto of_mxfp4 = [](const DeviceForm* form) {
+    return form->product.numbers == group_traits(TensorType::kMXFP4).numbers;
+  };
+  const bool mixed = std::any_of(forms.begin(), forms.end(), of_mxfp4) &&
+                     !std::all_of(forms.begin(), forms.end(), of_mxfp4);
+  const auto of_groups = [mixed](const DeviceForm* form) {
+    return !mixed && form->repack == Repack::kQuantTiles && form->product.scales == ScaleForm::kF32;
   };
   if (!std::all_of(forms.begin(), forms.end(), of_groups)) {
     return nullptr;
@@ -210,6 +216,9 @@ PackedWeight quant_tiles(const QuantForm& form, bool rounds_inputs) {
   weight.group = form.group;
   weight.zero_point = form.zero_point;
   weight.has_zero_points = form.has_zeros;
+  if (form.bf16_scales && form.number != QuantNumber::kF8) {
+    weight.scales = ScaleForm::kBF16;
+  }
   return weight;
 }
 

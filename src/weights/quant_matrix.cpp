@@ -231,6 +231,7 @@ class ByteMatrix final : public TensorsMatrix {
       return tl::unexpected(done.error());
     }
     out->form_.half_scales = *halves;
+    out->form_.bf16_scales = scales.type == TensorType::kBF16;
     out->form_.wide_inputs = !f8 && config.int8_inputs;
     out->rows_ = rows;
     out->cols_ = cols;
@@ -349,6 +350,7 @@ class PackedMatrix final : public TensorsMatrix {
       return tl::unexpected(halves.error());
     }
     out->form_.half_scales = *halves;
+    out->form_.bf16_scales = (*scales)->type == TensorType::kBF16;
     out->form_.number = out->bits_ == 4 ? QuantNumber::kQ4 : QuantNumber::kQ8;
     out->form_.zero_point = 1 << (out->bits_ - 1);
     out->form_.col_unit = groups == 1 ? 1 : out->inputs_;
@@ -491,6 +493,7 @@ class ColumnWordsMatrix final : public TensorsMatrix {
       return tl::unexpected(halves.error());
     }
     out->form_.half_scales = *halves;
+    out->form_.bf16_scales = (*scales)->type == TensorType::kBF16;
     out->form_.number = out->bits_ == 4 ? QuantNumber::kQ4 : QuantNumber::kQ8;
     out->form_.zero_point = 1 << (out->bits_ - 1);
     out->form_.has_zeros = true;

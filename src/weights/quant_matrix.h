@@ -20,6 +20,7 @@ struct QuantForm {
   int32_t zero_point = 0;  // of all groups, unless has_zeros
   bool has_zeros = false;
   bool half_scales = false;  // every scale is an IEEE half
+  bool bf16_scales = false;  // every scale is a bf16
   // kQ8 on a CPU: activations may share a scale where the numbers do, instead of 32 of them.
   bool wide_inputs = false;
   // kF8: how products round their inputs.

@@ -664,13 +664,13 @@ TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
 
 // Matrices in tiles of linear operations yield what their weights in bf16 (quant_weight) yield, bit for bit.
 TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
+  using enum ScaleForm;
   struct Case {
     Sizes sizes;
     PackedKind kind;
     int32_t group = 128;
     bool zeros = false;
-    // As GGUF's types have them: float32 scales.
-    bool f32_scales = false;
+    ScaleForm scales = kF16;  // kF32: as GGUF's types have them
     bool biases = false;
     int32_t zero_point = -1;  // the kind's usual one
   };
@@ -683,7 +683,7 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
     tiled.kind = c.kind;
     tiled.group = c.group;
     tiled.has_zero_points = c.zeros;
-    tiled.scales = c.f32_scales ? ScaleForm::kF32 : ScaleForm::kF16;
+    tiled.scales = c.scales;
     tiled.has_bias = c.biases;
     static constexpr int8_t kNumbers[16] = {
         -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -714,8 +714,10 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
       std::vector<uint8_t> zeros(kQuantTileRows * groups, static_cast<uint8_t>(tiled.zero_point));
       // Float32 scales have so few bits that products with numbers are exact.
       std::ranges::generate(scales, [&] {
-        return c.f32_scales ? std::ldexp(std::round(std::ldexp(scale(rng_), 20)), -20)
-                            : scale(rng_);
+        const float of_group = scale(rng_);
+        return c.scales == kF32    ? std::ldexp(std::round(std::ldexp(of_group, 20)), -20)
+               : c.scales == kBF16 ? bf16_to_f32(f32_to_bf16(of_group))
+                                   : of_group;
       });
       std::vector<float> biases(scales.size());
       std::ranges::generate(biases, [&] { return c.biases ? bias(rng_) : -0.0F; });
@@ -735,8 +737,8 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
           numbers[i] = (numbers[i] & 0x7fU) == 0x7fU ? 0 : numbers[i];  // no NaN
           value = f8_e4m3_to_f32(numbers[i]);
         }
-        values.push_back(c.f32_scales ? quant_weight(value, scales[at], biases[at])
-                                      : quant_weight(value, scales[at]));
+        values.push_back(c.scales == kF32 ? quant_weight(value, scales[at], biases[at])
+                                          : quant_weight(value, scales[at]));
       }
       pack_quant_tiles(tiled,
                        kQuantTileRows,
@@ -760,16 +762,19 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                         Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, true},
                         Case{{32, 8, 1024, 320}, PackedKind::kQ4, 64, true},
                         Case{{8, 2, 512, 256}, PackedKind::kQ4, 32},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, true, true, 0},
-                        Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, true, true, 0},
-                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, true, true},
-                        Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, true},
-                        Case{{16, 4, 288, 96}, PackedKind::kTable, 32, false, true},
-                        Case{{8, 2, 512, 256}, PackedKind::kTable, 16, false, true},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ6, 16, false, true},
-                        Case{{16, 4, 288, 96}, PackedKind::kQ6, 32, false, true, true},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, false, true},
-                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 16, false, true, true}}) {
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, kBF16},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 128, true, kBF16},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 64, true, kBF16},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, kF32, true, 0},
+                        Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, kF32, true, 0},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, kF32, true},
+                        Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, kF32},
+                        Case{{16, 4, 288, 96}, PackedKind::kTable, 32, false, kF32},
+                        Case{{8, 2, 512, 256}, PackedKind::kTable, 16, false, kF32},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ6, 16, false, kF32},
+                        Case{{16, 4, 288, 96}, PackedKind::kQ6, 32, false, kF32, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, false, kF32},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 16, false, kF32, true}}) {
     const Sizes& sizes = c.sizes;
     const auto gate_up = matrix(c, 2 * sizes.inner, sizes.hidden);
     const auto down = matrix(c, sizes.hidden, sizes.inner);
@@ -785,7 +790,10 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
         {1, -1}, {2, -1}, {5, -1}, {5, 0}, {16, 13}, {30, 17}, {60, -1}, {170, -1}, {900, 890}};
     for (const auto& [toks, num_real] : counts) {
       SCOPED_TRACE(std::to_string(static_cast<int>(c.kind)) + " in groups of " +
-                   std::to_string(c.group) + (c.f32_scales ? " with float32 scales, " : ", ") +
+                   std::to_string(c.group) +
+                   (c.scales == kF32    ? " with float32 scales, "
+                    : c.scales == kBF16 ? " with bf16 scales, "
+                                        : ", ") +
                    std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks) + ", " +
                    std::to_string(num_real));
       const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));

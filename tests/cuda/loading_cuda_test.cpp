@@ -163,6 +163,7 @@ TEST_F(LoadingCuda, RandomQuantisedWeightsAreThoseOfACpu) {
     QuantNumber number;
     int32_t group;
     F8Inputs inputs;
+    ScaleForm scales = ScaleForm::kF16;
   };
   constexpr int64_t kRows = 144;
   constexpr int64_t kCols = 1000;  // of the part; tiles end within a group
@@ -175,13 +176,16 @@ TEST_F(LoadingCuda, RandomQuantisedWeightsAreThoseOfACpu) {
       {PackedKind::kQ8, QuantNumber::kQ8, 32, F8Inputs::kNone},
       {PackedKind::kQ4, QuantNumber::kQ4, 128, F8Inputs::kNone},
       {PackedKind::kQ4, QuantNumber::kQ4, 64, F8Inputs::kNone},
+      {PackedKind::kQ8, QuantNumber::kQ8, 128, F8Inputs::kNone, ScaleForm::kBF16},
+      {PackedKind::kQ4, QuantNumber::kQ4, 32, F8Inputs::kNone, ScaleForm::kBF16},
       {PackedKind::kBF16, QuantNumber::kF8, 128, F8Inputs::kRow},
       {PackedKind::kBF16, QuantNumber::kQ4, 32, F8Inputs::kNone},
       {PackedKind::kF32, QuantNumber::kQ8, 64, F8Inputs::kNone},
   };
   for (const Case& c : cases) {
-    SCOPED_TRACE(::testing::Message() << "kind " << static_cast<int>(c.kind) << ", group "
-                                      << c.group << ", inputs " << static_cast<int>(c.inputs));
+    SCOPED_TRACE(::testing::Message()
+                 << "kind " << static_cast<int>(c.kind) << ", group " << c.group << ", inputs "
+                 << static_cast<int>(c.inputs) << ", scales " << static_cast<int>(c.scales));
     QuantForm form;
     form.number = c.number;
     form.group = c.group;
@@ -193,6 +197,7 @@ TEST_F(LoadingCuda, RandomQuantisedWeightsAreThoseOfACpu) {
     weight.group = c.group;
     weight.inputs = c.kind == PackedKind::kF8F8 ? c.inputs : F8Inputs::kNone;
     weight.zero_point = matrix.form().zero_point;
+    weight.scales = c.scales;
     weight.n = kRows;
     weight.k = kCols;
     const bool rows = c.kind == PackedKind::kBF16 || c.kind == PackedKind::kF32;

@@ -23,6 +23,7 @@ namespace warprow::testing {
 namespace {
 
 using enum LinearEpilogue;
+using enum ScaleForm;
 using cuda::sm90_gemm_plan;
 using cuda::sm90_quant_parts;
 using cuda::sm90_quant_plan;
@@ -39,7 +40,7 @@ struct Product {
   bool bias = false;
   int32_t group = 128;
   bool zeros = false;
-  bool f32_scales = false;
+  ScaleForm scales = kF16;
   bool biases = false;  // of groups
   [[nodiscard]] int32_t outputs() const { return epilogue == kSwiGlu ? n / 2 : n; }
   [[nodiscard]] LinearShape shape() const {
@@ -52,7 +53,9 @@ struct Product {
                        k,
                        group,
                        static_cast<int>(epilogue),
-                       f32_scales ? "f32" : "bf16");
+                       scales == kF32   ? "f32"
+                       : scales == kF16 ? "two bf16"
+                                        : "bf16");
   }
 };
 
@@ -82,8 +85,8 @@ class QuantLinearTest : public CudaTest {
     const float value = p.kind == PackedKind::kF8
                             ? f8_e4m3_to_f32(number)
                             : static_cast<float>(number) - static_cast<float>(zero);
-    return bf16_to_f32(p.f32_scales ? quant_weight(value, scale, group_bias)
-                                    : quant_weight(value, scale));
+    return bf16_to_f32(p.scales == kF32 ? quant_weight(value, scale, group_bias)
+                                        : quant_weight(value, scale));
   }
 
   Loaded load(const Product& p, uint32_t seed, int32_t max_rows) {
@@ -95,9 +98,9 @@ class QuantLinearTest : public CudaTest {
     w.k = p.k;
     w.group = p.group;
     w.has_zero_points = p.zeros;
-    w.scales = p.f32_scales ? ScaleForm::kF32 : ScaleForm::kF16;
+    w.scales = p.scales;
     w.has_bias = p.biases;
-    w.zero_point = p.kind == PackedKind::kQ4   ? 8
+    w.zero_point = p.kind == PackedKind::kQ4   ? (p.biases ? 0 : 8)
                    : p.kind == PackedKind::kQ6 ? 32
                    : p.kind == PackedKind::kQ8 ? 128
                                                : 0;
@@ -121,7 +124,11 @@ class QuantLinearTest : public CudaTest {
     for (size_t i = 0; i < scales.size(); ++i) {
       scales[i] = typical * (0.5F + static_cast<float>(rng() % 1000) / 1000.0F) /
                   std::sqrt(static_cast<float>(k));
-      if (p.f32_scales) {  // 16 bits of a mantissa, as GGUF's have at most: a product with a number is exact
+      if (p.scales == kBF16) {
+        scales[i] = bf16_to_f32(f32_to_bf16(scales[i]));
+      }
+      if (p.scales ==
+          kF32) {  // 16 bits of a mantissa, as GGUF's have at most: a product with a number is exact
         scales[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(scales[i]) & 0xffffff00U);
       }
       if (p.biases) {
@@ -349,33 +356,43 @@ TEST_F(QuantLinearTest, EqualsBf16WeightsBitForBit) {
     check_bf16({kind, 2 * 1024, 1024, kSwiGlu});
   }
   check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, true});
+  for (const PackedKind kind : {PackedKind::kQ4, PackedKind::kQ8}) {
+    for (const int32_t group : {32, 64, 128}) {
+      for (const bool zeros : {false, true}) {
+        check_bf16({kind, 512, 2048, kAdd, true, false, group, zeros, kBF16});
+      }
+    }
+    check_bf16({kind, 2 * 1024, 1024, kSwiGlu, false, true, 128, false, kBF16});
+  }
   // More tiles of rows than the GPU has SMs, of which the last one's rows are not all there.
   check_bf16({PackedKind::kQ4, 2 * 12304, 256, kSwiGlu, false, true});
   for (const bool biases : {false, true}) {
-    check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, true, biases});
-    check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
-    check_bf16({PackedKind::kQ8, 512, 4096, kAdd, true, false, 16, false, true, biases});
-    check_bf16({PackedKind::kQ6, 512, 4096, kAdd, true, false, 16, false, true, biases});
-    check_bf16({PackedKind::kQ6, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, true, biases});
+    check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, kF32, biases});
+    check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, kF32, biases});
+    check_bf16({PackedKind::kQ8, 512, 4096, kAdd, true, false, 16, false, kF32, biases});
+    check_bf16({PackedKind::kQ6, 512, 4096, kAdd, true, false, 16, false, kF32, biases});
+    check_bf16({PackedKind::kQ6, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, kF32, biases});
   }
 }
 
 TEST_F(QuantLinearTest, Float32ScalesAndBiases) {
   for (const bool biases : {false, true}) {
-    check({PackedKind::kQ4, 80, 416, kStore, true, false, 32, false, true, biases});
-    check({PackedKind::kQ4, 2 * 96, 1024, kSwiGlu, false, true, 32, false, true, biases});
-    check({PackedKind::kQ8, 80, 416, kAdd, true, false, 32, false, true, biases});
-    check({PackedKind::kQ6, 80, 416, kStore, true, false, 32, false, true, biases});
-    check({PackedKind::kQ6, 2 * 96, 1024, kSwiGlu, false, false, 16, false, true, biases});
-    check({PackedKind::kQ8, 2 * 96, 1024, kSwiGlu, false, false, 16, false, true, biases});
+    check({PackedKind::kQ4, 80, 416, kStore, true, false, 32, false, kF32, biases});
+    check({PackedKind::kQ4, 2 * 96, 1024, kSwiGlu, false, true, 32, false, kF32, biases});
+    check({PackedKind::kQ8, 80, 416, kAdd, true, false, 32, false, kF32, biases});
+    check({PackedKind::kQ6, 80, 416, kStore, true, false, 32, false, kF32, biases});
+    check({PackedKind::kQ6, 2 * 96, 1024, kSwiGlu, false, false, 16, false, kF32, biases});
+    check({PackedKind::kQ8, 2 * 96, 1024, kSwiGlu, false, false, 16, false, kF32, biases});
   }
 }
 
 TEST_F(QuantLinearTest, GroupsAndZeroPoints) {
   for (const PackedKind kind : {PackedKind::kQ4, PackedKind::kQ8}) {
     for (const int32_t group : {32, 64, 128}) {
-      check({kind, 80, 392, kStore, true, false, group, true});
-      check({kind, 2 * 96, 1024, kSwiGlu, false, false, group, false});
+      for (const ScaleForm scales : {kF16, kBF16}) {
+        check({kind, 80, 392, kStore, true, false, group, true, scales});
+        check({kind, 2 * 96, 1024, kSwiGlu, false, false, group, false, scales});
+      }
     }
   }
 }
@@ -389,10 +406,12 @@ TEST_F(QuantLinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
   }
   check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, true},
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 64, true});
-  check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, true, true},
-             {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, true, true});
-  check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, true, false},
-             {PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, false, 16, false, true, false});
+  check_rows({PackedKind::kQ8, 1024, 2048, kAdd, true, true, 32, true, kBF16},
+             {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 128, false, kBF16});
+  check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, kF32, true},
+             {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, kF32, true});
+  check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, kF32, false},
+             {PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, false, 16, false, kF32, false});
 }
 
 }  // namespace

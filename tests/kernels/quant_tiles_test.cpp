@@ -66,11 +66,35 @@ TEST(QuantTiles, ANumberLiesWhereItsLaneLooks) {
     uint32_t scale = 0;
     const auto bytes = static_cast<size_t>(quant_number_bytes(kind));
     std::memcpy(&scale, tile.data() + bytes + 9 * sizeof(scale), sizeof(scale));
-    EXPECT_EQ(scale, quant_scale_word(kind, 0.75F));
+    EXPECT_EQ(scale, quant_scale_word(kind, 9, 0.75F));
     if (weight.has_zero_points) {
       EXPECT_EQ(static_cast<int>(tile[bytes + 2 * 16 * 4 + 9]), 3);
     }
   }
+}
+
+// A nibble of the lower eight rows is read 16 times too large.
+TEST(QuantTiles, ABf16ScaleTakesTwoBytes) {
+  PackedWeight weight;
+  weight.kind = PackedKind::kQ4;
+  weight.scales = ScaleForm::kBF16;
+  weight.group = 32;
+  weight.n = 16;
+  weight.k = 128;
+  const std::vector<uint8_t> numbers(16 * 128);
+  std::vector<float> group_scales(16 * 4, 1.0F);
+  group_scales[3 * 4 + 2] = 1.5F;
+  group_scales[9 * 4 + 2] = -1.5F;
+  std::vector<std::byte> tile(quant_tiles_bytes(weight));
+  EXPECT_EQ(tile.size(), 1024U + 4 * 16 * 2);
+  pack_quant_tiles(weight, 16, {numbers.data(), group_scales.data()}, tile);
+  const auto scale_of = [&](size_t row) {
+    uint16_t scale = 0;
+    std::memcpy(&scale, tile.data() + 1024 + (2 * 16 + row) * 2, sizeof(scale));
+    return bf16_to_f32(scale);
+  };
+  EXPECT_EQ(scale_of(3), 0x1.8p117F);
+  EXPECT_EQ(scale_of(9), -0x1.8p113F);
 }
 
 TEST(QuantTiles, AFloat32ScaleLiesBeforeItsBias) {
@@ -91,8 +115,8 @@ TEST(QuantTiles, AFloat32ScaleLiesBeforeItsBias) {
   pack_quant_tiles(weight, 16, {numbers.data(), group_scales.data(), nullptr, biases.data()}, tile);
   float both[2] = {};
   std::memcpy(both, tile.data() + 2048 + (3 * 16 + 9) * 8, sizeof(both));
-  EXPECT_EQ(both[0], 0x1.23457p-20F);
-  EXPECT_EQ(both[1], -1234.5F);
+  EXPECT_EQ(both[0], 0x1.23457p81F);
+  EXPECT_EQ(both[1], -1234.5F * 0x1p-48F);
 }
 
 TEST(QuantTiles, AWeightWithABiasIsRoundedOnce) {

@@ -97,6 +97,11 @@ TEST(WeightFormat, TilesThatHoldAllOf) {
   EXPECT_TRUE(same_product(*common_tiles_form(same), q4));
   const DeviceForm* const mixed[] = {&q4, &bf16_rows_form()};
   EXPECT_EQ(common_tiles_form(mixed), nullptr);
+  const DeviceForm& mxfp4 = linear_format_of(TensorType::kMXFP4, hopper, 64, 512).cuda;
+  const DeviceForm* const powers[] = {&mxfp4, &mxfp4};
+  EXPECT_TRUE(same_product(*common_tiles_form(powers), mxfp4));
+  const DeviceForm* const beside[] = {&q4, &mxfp4};
+  EXPECT_EQ(common_tiles_form(beside), nullptr) << "2^127 is too large a scale for other tiles";
 }
 
 TEST(WeightFormat, IsCutBetweenBlocks) {

@@ -54,6 +54,8 @@ inline std::vector<uint16_t> tile_weights(const PackedWeight& weight, const std:
                   tile + quant_number_bytes(weight.kind) +
                       (group * kQuantTileRows + row % kQuantTileRows) * of_scale,
                   static_cast<size_t>(of_scale));
+      scale[0] /= quant_float_scale(weight.kind, row % kQuantTileRows, 1.0F);
+      scale[1] *= kFloatTimes;
       const int32_t number = number_at(tile, row % kQuantTileRows, col % kQuantTileCols);
       out.push_back(
           quant_weight(static_cast<float>(number - weight.zero_point), scale[0], scale[1]));

@@ -219,6 +219,21 @@ TEST_F(QuantMatrixTest, PackedZeroPointsLieAlongOutputs) {
               ElementsAre(1, 1, 1, 1, 1, 1, 1, 1, 6, 6, 6, 6, 6, 6, 6, 6));
 }
 
+TEST_F(QuantMatrixTest, KnowsScalesThatAreBf16) {
+  for (const bool bf16 : {true, false}) {
+    SafetensorsWriter w;
+    w.add("m.weight_packed", "I32", {2, 1}, words({0x88888888, 0x88888888}));
+    if (bf16) {
+      w.add("m.weight_scale", "BF16", {2, 1}, words({0x40003f80}));  // 1, 2
+    } else {
+      w.add("m.weight_scale", "F16", {2, 1}, halves({1, 2}));
+    }
+    const auto matrix = value_or_throw(open(kPacked, w, 2, 8));
+    EXPECT_EQ(matrix->form().bf16_scales, bf16);
+    EXPECT_TRUE(matrix->form().half_scales);
+  }
+}
+
 TEST_F(QuantMatrixTest, RefusesShapesThatLie) {
   SafetensorsWriter w;
   w.add("m.weight", "F8_E4M3", {2, 6}, Bytes(12));

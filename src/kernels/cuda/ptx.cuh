@@ -60,6 +60,11 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t shared) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_short(uint32_t shared) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(shared) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint32_t load_shared_byte(uint32_t shared) {
   uint32_t v;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");

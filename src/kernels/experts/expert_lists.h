@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "device/view.h"
 #include "kernels/linear/packed_weight.h"
+#include "kernels/linear/quant/quant_tiles.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -30,12 +31,6 @@ struct ExpertLists {
   // The format of the experts' matrices. CUDA: the number of places of a tile depends on it.
   PackedKind matrices = PackedKind::kBF16;
 };
-
-// Whether experts' matrices of this kind are tiles of linear operations on CUDA (kernels/linear/quant/quant_tiles.h).
-constexpr bool has_quant_tiles(PackedKind kind) {
-  return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ6 ||
-         kind == PackedKind::kQ4 || kind == PackedKind::kTable;
-}
 
 // Places of a tile up to a mean number of rows an expert.
 struct ExpertTileWidth {

@@ -103,6 +103,7 @@ struct ExpertW;
 template <>
 struct ExpertW<PackedKind::kBF16> {
   static constexpr bool kDequantises = false;
+  static constexpr float kTimes = 1.0F;
   static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = 64;  // of a tile
   static constexpr int kTileBytes = 64 * 128;
@@ -216,6 +217,7 @@ class Mxfp4Numbers {
 template <>
 struct ExpertW<PackedKind::kMxfp4> {
   static constexpr bool kDequantises = true;
+  static constexpr float kTimes = 1.0F;
   static constexpr bool kHasSmallTiles = true;
   static constexpr int kInputs = kMxfp4TileCols;
   static constexpr int kTileBytes = kMxfp4TileBytes;

@@ -75,7 +75,7 @@ struct Operands {
   // Adds the products of the first `steps` steps of 16 inputs; kWhole: of all.
   template <bool kWhole>
   __device__ __forceinline__ void multiply(float (&sum)[4], int steps) const {
-    QuantScale of_rows[2] = {};
+    TwoBf16Scale of_rows[2] = {};
     of_rows[0].set_scale(scales[0]);
     of_rows[1].set_scale(scales[1]);
 #pragma unroll

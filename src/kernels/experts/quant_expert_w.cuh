@@ -28,18 +28,21 @@ class QuantRows {
   __device__ __forceinline__
   QuantRows(const ExpertGemmArgs& a, uint32_t first, uint32_t second, bool below, int lane)
       : log2_group_(kKind == PackedKind::kF8 ? 7 : a.log2_group),
-        zero_point_(a.codes.zero_point),
         has_zeros_(kKind != PackedKind::kF8 && a.has_zero_points),
         has_biases_(kF32Scales && kKind != PackedKind::kTable && a.has_biases),
-        row_bytes_(has_biases_ ? 8 : 4),
+        row_bytes_(has_biases_ ? 8 : a.scale_bytes),
         rows_{kGates ? int{below} : 0, kGates ? int{below} : 1},
         numbers_{first + lane * 16, second + lane * 16},
         scales_at_{first + quant_number_bytes(kKind) + (lane / 4 + rows_[0] * 8) * row_bytes_,
                    (kGates ? second : first) + quant_number_bytes(kKind) +
                        (lane / 4 + rows_[1] * 8) * row_bytes_} {
-    if constexpr (kF32Scales) {
-      scales_[0].set_codes(rows_[0], a.codes);
-      scales_[1].set_codes(rows_[1], a.codes);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kF32Scales) {
+        scales_[i].set_codes(rows_[i], a.codes);
+      } else {
+        scales_[i].set_zero(Numbers::zero_of(rows_[i], a.codes.zero_point));
+      }
     }
   }
 
@@ -79,11 +82,13 @@ class QuantRows {
       const uint32_t at = scales_at_[row] + group * kQuantTileRows * row_bytes_;
       if constexpr (kF32Scales) {
         const float bias = has_biases_ ? __uint_as_float(load_shared(at + 4)) : -0.0F;
-        scales_[row].set_scale(rows_[row], __uint_as_float(load_shared(at)), bias);
+        scales_[row].set_scale(__uint_as_float(load_shared(at)), bias);
       } else {
-        scales_[row].set_scale(load_shared(at));
-        scales_[row].zero = Numbers::zero_of(
-            has_zeros_ ? load_shared_byte(zeros_at(row) + group * kQuantTileRows) : zero_point_);
+        scales_[row].set_scale(row_bytes_ == 2 ? load_shared_short(at) << 16 : load_shared(at));
+        if (has_zeros_) {
+          scales_[row].set_zero(Numbers::zero_of(
+              rows_[row], load_shared_byte(zeros_at(row) + group * kQuantTileRows)));
+        }
       }
     }
   }
@@ -91,19 +96,18 @@ class QuantRows {
   [[nodiscard]] __device__ uint32_t zeros_at(int row) const {
     const uint32_t numbers = numbers_[kGates ? row : 0] - threadIdx.x % 32 * 16;
     const uint32_t scales = numbers + quant_number_bytes(kKind);
-    return scales + (kQuantTileCols >> log2_group_) * kQuantTileRows * 4 +
-           (scales_at_[row] - scales) / 4;
+    return scales + (kQuantTileCols >> log2_group_) * kQuantTileRows * row_bytes_ +
+           (scales_at_[row] - scales) / row_bytes_;
   }
 
   int log2_group_;
-  uint32_t zero_point_;
   bool has_zeros_;
   bool has_biases_;
   int row_bytes_;
   int rows_[2];  // of registers 0 and 2, and of 1 and 3, as QuantNumbers counts them
   uint32_t numbers_[2];
   uint32_t scales_at_[2];
-  typename Numbers::Scale scales_[2];
+  typename Numbers::AnyScale scales_[2];
   QuantWords words_[2];
 };
 
@@ -112,6 +116,7 @@ class QuantRows {
 template <PackedKind kKind, bool kF32Scales>
 struct ExpertTiles {
   static constexpr bool kDequantises = true;
+  static constexpr float kTimes = QuantNumbers<kKind, kF32Scales>::kTimes;
   static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = kQuantTileCols;
   // Room for 16 rows. F8: one group. Float32 scales: up to eight groups, with biases unless kTable. Else: up to four groups

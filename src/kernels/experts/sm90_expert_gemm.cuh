@@ -205,6 +205,12 @@ __device__ __forceinline__ void multiply(const Params& p,
     v = 0.0F;
   }
   sum_by_group<W, kGates, kCols, kPlaces>(p, ring, sum);
+  if constexpr (W::kTimes != 1.0F) {
+#pragma unroll
+    for (float& v : sum) {
+      v = __fmul_rn(v, W::kTimes);
+    }
+  }
   // Products 4 j to 4 j + 3 are those of places 8 j to 8 j + 7.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = item.row_tile * S::kRows + static_cast<int>(threadIdx.x) / 32 * 16;

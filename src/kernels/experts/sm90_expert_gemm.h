@@ -28,7 +28,8 @@ struct ExpertGemmArgs {
   int32_t k;
   // w in tiles of linear operations (quant_tiles.h).
   int32_t tile_bytes = 0;
-  int32_t log2_group = 7;  // inputs of a scale
+  int32_t log2_group = 7;   // inputs of a scale
+  int32_t scale_bytes = 4;  // of a row's scale in a group, without bias and zero point
   QuantCodes codes;
   bool has_zero_points = false;
   bool has_biases = false;  // of groups

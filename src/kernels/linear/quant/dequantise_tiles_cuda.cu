@@ -30,6 +30,7 @@ struct Params {
   QuantCodes codes;
   bool has_zeros;
   bool has_bias;
+  int32_t scale_bytes;  // of a row's scale in a group, without a bias
 };
 
 template <PackedKind kKind, bool kF32Scales>
@@ -48,14 +49,9 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   const auto unit = static_cast<int64_t>(blockIdx.y);
   const std::byte* from = p.tiles + (unit * tiles + tile) * p.tile_bytes;
   const std::byte* scales_at = from + quant_number_bytes(kKind);
-  const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * 4;
-  typename Numbers::Scale scales[2];
-  if constexpr (kF32Scales) {
-    scales[0].set_codes(0, p.codes);
-    scales[1].set_codes(1, p.codes);
-  } else {
-    scales[0].zero = scales[1].zero = Numbers::zero_of(p.codes.zero_point);
-  }
+  const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * p.scale_bytes;
+  typename Numbers::AnyScale scales[2];
+  set_codes<kKind, kF32Scales>(p.codes, scales);
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
   QuantWords words = {};
@@ -71,12 +67,15 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
       const int row = at + i * 8;
       if constexpr (kF32Scales) {
         const auto* floats = reinterpret_cast<const float*>(scales_at) + row * (p.has_bias ? 2 : 1);
-        scales[i].set_scale(i, __ldg(floats), p.has_bias ? __ldg(floats + 1) : -0.0F);
+        scales[i].set_scale(__ldg(floats), p.has_bias ? __ldg(floats + 1) : -0.0F);
       } else {
-        scales[i].set_scale(__ldg(reinterpret_cast<const uint32_t*>(scales_at) + row));
+        scales[i].set_scale(
+            p.scale_bytes == 2
+                ? uint32_t{__ldg(reinterpret_cast<const uint16_t*>(scales_at) + row)} << 16
+                : __ldg(reinterpret_cast<const uint32_t*>(scales_at) + row));
         if (kKind != PackedKind::kF8 && p.has_zeros) {
-          scales[i].zero =
-              Numbers::zero_of(__ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row));
+          scales[i].set_zero(
+              Numbers::zero_of(i, __ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row)));
         }
       }
     }
@@ -86,6 +85,13 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
     }
     uint32_t d[4];
     dequantise_step<Numbers>(words, step, scales, d);
+    if constexpr (Numbers::kTimes != 1.0F) {
+      const uint32_t times = pack_bf16(Numbers::kTimes, Numbers::kTimes);
+#pragma unroll
+      for (uint32_t& pair : d) {
+        pair = mul_bf16x2(pair, times);
+      }
+    }
     uint32_t* upper = rows + lane / 4 * kPitch + step * 8 + lane % 4;
     upper[0] = d[0];
     upper[8 * kPitch] = d[1];
@@ -125,7 +131,8 @@ void dequantise_tiles(Stream& stream, const DequantiseTilesArgs& args) {
                       weight.group,
                       quant_codes(weight),
                       weight.has_zero_points,
-                      weight.has_bias};
+                      weight.has_bias,
+                      quant_scale_bytes(weight)};
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(ceil_div(tiles, kWarps)),
                     static_cast<unsigned>(args.num_rows / kQuantTileRows));

@@ -78,21 +78,27 @@ __global__ void __launch_bounds__(kThreads) fill_tiles(const __grid_constant__ P
   const bool rounds = w.kind == PackedKind::kF8F8;
   const bool grouped = w.inputs == F8Inputs::kGroup;
   const int number_bytes = quant_number_bytes(w.kind);
-  const int scale_bytes = kQuantTileCols / w.group * kQuantTileRows * 4;
+  const int num_scales = kQuantTileCols / w.group * kQuantTileRows;
+  const bool bf16 = w.scales == ScaleForm::kBF16;
+  const int scale_bytes = num_scales * quant_scale_bytes(w);
   std::byte* of_unit = a.dst + unit * p.unit_bytes;
   std::byte* of_tile = of_unit + int64_t{tile} * (number_bytes + (rounds ? 0 : scale_bytes));
   for (int i = thread; i < number_bytes / 4; i += kThreads) {
     reinterpret_cast<uint32_t*>(of_tile)[i] = tile_word(w.kind, numbers, i);
   }
   if (!rounds) {
-    auto* scales = reinterpret_cast<uint32_t*>(of_tile + number_bytes);
-    for (int i = thread; i < scale_bytes / 4; i += kThreads) {
+    for (int i = thread; i < num_scales; i += kThreads) {
+      const int row = i % kQuantTileRows;
       const int col = first + i / kQuantTileRows * w.group;
-      scales[i] =
+      const uint32_t word =
           col < w.k
-              ? quant_scale_word(
-                    w.kind, random_scale(a.random, first_row + i % kQuantTileRows, a.col + col))
+              ? quant_scale_word(w.kind, row, random_scale(a.random, first_row + row, a.col + col))
               : 0;
+      if (bf16) {
+        reinterpret_cast<uint16_t*>(of_tile + number_bytes)[i] = static_cast<uint16_t>(word >> 16);
+      } else {
+        reinterpret_cast<uint32_t*>(of_tile + number_bytes)[i] = word;
+      }
     }
     return;
   }
@@ -155,7 +161,7 @@ void fill_quant(Stream& stream, const FillQuantArgs& args) {
     return;
   }
   WR_CHECK((w.kind == PackedKind::kF8F8 ? PackedKind::kF8 : w.kind) == args.random.kind &&
-               w.scales == ScaleForm::kF16 && !w.has_zero_points && !w.has_bias,
+               w.scales != ScaleForm::kF32 && !w.has_zero_points && !w.has_bias,
            "kind {}",
            static_cast<int>(w.kind));
   WR_CHECK(w.n % kQuantTileRows == 0 && w.k % 8 == 0 && args.col % 4 == 0,

@@ -141,7 +141,9 @@ void pack_quant_tiles(const PackedWeight& weight,
     return;
   }
   const bool floats = weight.scales == ScaleForm::kF32;
+  const bool bf16 = weight.scales == ScaleForm::kBF16;
   WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias);
+  WR_CHECK(!bf16 || weight.kind == PackedKind::kQ4 || weight.kind == PackedKind::kQ8);
   WR_CHECK(weight.kind != PackedKind::kTable ||
            (floats && !weight.has_bias && weight.numbers != nullptr && weight.scale_unit == 1.0F));
   WR_CHECK(has_quant_group(weight), "{}", weight.group);
@@ -157,20 +159,27 @@ void pack_quant_tiles(const PackedWeight& weight,
     }
     put_numbers(weight.kind, tile, to);
     uint8_t* scales = to + quant_number_bytes(weight.kind);
-    uint8_t* zeros = scales + of_tile * kRows * 4;
-    const int64_t scale_bytes = weight.has_bias ? 8 : 4;
+    const int64_t scale_bytes = quant_scale_bytes(weight) + (weight.has_bias ? 4 : 0);
+    uint8_t* zeros = scales + of_tile * kRows * scale_bytes;
     for (int64_t g = 0; g < of_tile; ++g) {
       const int64_t group = first / weight.group + g;
       for (int64_t r = 0; r < kRows; ++r) {
         const bool there = r < count && group < groups;
         const int64_t from = r * groups + group;
-        const uint32_t scale = !there   ? 0
-                               : floats ? std::bit_cast<uint32_t>(rows.scales[from])
-                                        : quant_scale_word(weight.kind, rows.scales[from]);
+        const uint32_t scale =
+            !there   ? 0
+            : floats ? std::bit_cast<uint32_t>(quant_float_scale(weight.kind, r, rows.scales[from]))
+                     : quant_scale_word(weight.kind, r, rows.scales[from]);
         uint8_t* at = scales + (g * kRows + r) * scale_bytes;
-        std::memcpy(at, &scale, sizeof(scale));
+        if (bf16) {
+          WR_CHECK((scale & 0xffffU) == 0, "{} is no bf16", rows.scales[from]);
+          const auto upper = static_cast<uint16_t>(scale >> 16);
+          std::memcpy(at, &upper, sizeof(upper));
+        } else {
+          std::memcpy(at, &scale, sizeof(scale));
+        }
         if (weight.has_bias) {
-          const float bias = there ? rows.biases[from] : 0.0F;
+          const float bias = there ? rows.biases[from] / kFloatTimes : 0.0F;
           std::memcpy(at + sizeof(scale), &bias, sizeof(bias));
         }
         if (weight.has_zero_points) {

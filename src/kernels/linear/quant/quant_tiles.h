@@ -24,13 +24,13 @@
 //   6 bits: the lower four bits as above, then the upper two, one word for 32 inputs. Those of nibble j are the word's bits
 //           4 + 4 j and 5 + 4 j; of nibble 4 + j the two bits above these; of the second 16 inputs 16 bits further. Bits wrap
 //           round.
-// Then come the scales in one of two forms:
+// Then come the scales in one of three forms:
 //   kF16: [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero points, these as
-//         bytes, likewise.
+//         bytes, likewise. kBF16: the same with one bf16 each. kQ4 and kQ8.
 //   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6, kQ8 and kTable, which has no bias.
 //
-// Kernels take a weight as the bf16 quant_weight. With kF16 it is the exact value rounded to bf16. In rare cases it is off by
-// one unit in the last place: if the value is within 2^-8 units of the middle between two bf16 numbers. With kF32 it is
+// Kernels take a weight as the bf16 quant_weight. With kBF16 and kF16 it is the exact value rounded to bf16; with kF16 in rare cases
+// one unit in the last place off: if the value is within 2^-8 units of the middle between two bf16 numbers. With kF32 it is
 // always the float32 scale * number + bias rounded to bf16, as in rows of bf16 that are decoded from GGUF's blocks.
 namespace warprow {
 
@@ -44,14 +44,24 @@ WR_HD constexpr int32_t quant_number_bytes(PackedKind kind) {
   const int32_t bits = nibbles ? 4 : kind == PackedKind::kQ6 ? 6 : 8;
   return kQuantTileRows * kQuantTileCols / 8 * bits;
 }
+// Whether CUDA keeps matrices of this kind in the tiles of this file.
+constexpr bool has_quant_tiles(PackedKind kind) {
+  return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ6 ||
+         kind == PackedKind::kQ4 || kind == PackedKind::kTable;
+}
 // Whether tiles with these scales can have the weight's groups.
 constexpr bool has_quant_group(const PackedWeight& weight) {
   return weight.group == 32 ||
          (weight.scales == ScaleForm::kF32 ? weight.group == 16
                                            : weight.group == 64 || weight.group == kQuantTileCols);
 }
+// Bytes of a row's scale in a group, without bias and zero point.
+constexpr int32_t quant_scale_bytes(const PackedWeight& weight) {
+  return weight.scales == ScaleForm::kBF16 ? 2 : 4;
+}
 constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
-  const int32_t of_group = 4 + (weight.has_zero_points ? 1 : 0) + (weight.has_bias ? 4 : 0);
+  const int32_t of_group =
+      quant_scale_bytes(weight) + (weight.has_zero_points ? 1 : 0) + (weight.has_bias ? 4 : 0);
   return quant_number_bytes(weight.kind) +
          kQuantTileCols / weight.group * kQuantTileRows * of_group;
 }
@@ -64,15 +74,34 @@ struct QuantCodes {
 };
 [[nodiscard]] QuantCodes quant_codes(const PackedWeight& weight);
 
-// Tiles with kF16 hold scales of magnitudes below this.
+// Tiles with kF16 or kBF16 hold scales of magnitudes below this.
 inline constexpr float kQuantScaleLimit = 128.0F;
-// A scale in a tile: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. Scales of e4m3
-// are 2^120 times as large, since kernels read e4m3 numbers as 2^-120 times what they are.
-[[nodiscard]] WR_HD inline uint32_t quant_scale_word(PackedKind kind, float scale) {
-  const float stored = kind == PackedKind::kF8 ? scale * 0x1p120F : scale;
+// Kernels make weights of integers divided by these (quant_numbers.cuh): with kF16 and kBF16, and with kF32.
+inline constexpr float kPairTimes = 0x1p16F;
+inline constexpr float kFloatTimes = 0x1p48F;
+// A scale in a tile with kF16: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. With kBF16: the
+// upper half alone. row: of the tile.
+// Kernels read numbers as multiples of tiny floats, so scales are that much larger: e4m3 numbers as 2^-120 times what they are; the
+// others as 2^-133 times, nibbles of the lower eight rows as 2^-129 times (quant_numbers.cuh).
+[[nodiscard]] WR_HD inline uint32_t quant_scale_word(PackedKind kind, int64_t row, float scale) {
+  const bool lower_rows = kind == PackedKind::kQ4 && row >= kQuantTileRows / 2;
+  const float stored = scale * (kind == PackedKind::kF8 ? 0x1p120F
+                                : lower_rows            ? 0x1p113F
+                                                        : 0x1p117F);  // 2^133 / kPairTimes
   const uint16_t upper = f32_to_bf16(stored);
   const uint16_t lower = f32_to_bf16(stored - bf16_to_f32(upper));
   return static_cast<uint32_t>(upper) << 16 | lower;
+}
+// A scale in a tile with kF32, and a bias there is bias / kFloatTimes. row: of the tile. Kernels read a number as 2^-149 times what it
+// is, nibbles of the lower eight rows as 2^-145 times. kTable's are as they are. Scales are below 2^26, as GGUF's halves times 6
+// bits are.
+[[nodiscard]] WR_HD inline float quant_float_scale(PackedKind kind, int64_t row, float scale) {
+  if (kind == PackedKind::kTable) {
+    return scale;
+  }
+  const bool nibbles = kind == PackedKind::kQ4 || kind == PackedKind::kQ6;
+  return scale *
+         (nibbles && row >= kQuantTileRows / 2 ? 0x1p97F : 0x1p101F);  // 2^149 / kFloatTimes
 }
 // number: the e4m3 number, or q less its zero point.
 [[nodiscard]] uint16_t quant_weight(float number, float scale);

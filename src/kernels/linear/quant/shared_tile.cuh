@@ -16,17 +16,19 @@ __device__ __forceinline__ float2 load_shared_floats(uint32_t shared) {
   return v;
 }
 
-// kGroupSteps: steps of 16 inputs in a group. kHasMore: groups have zero points, or with float32 scales biases.
-template <PackedKind kKind, bool kF32Scales, int kGroupSteps, bool kHasMore>
+// kGroupSteps: steps of 16 inputs in a group. OfScales: the type of its scales. kHasBiases: only with float32 scales.
+template <PackedKind kKind, bool kF32Scales, int kGroupSteps, typename OfScales, bool kHasBiases>
 class SharedTile {
  public:
   using Numbers = QuantNumbers<kKind, kF32Scales>;
-  using Scale = typename Numbers::Scale;
+  using Scale = OfScales;
 
-  __device__ __forceinline__ SharedTile(uint32_t tile, int lane)
+  // has_zeros: whether groups have zero points of their own; read only if Scale::kHasZeros.
+  __device__ __forceinline__ SharedTile(uint32_t tile, int lane, bool has_zeros)
       : numbers_(tile + lane * 16),
         scales_(tile + quant_number_bytes(kKind) + lane / 4 * kRowBytes),
-        zeros_(tile + quant_number_bytes(kKind) + kGroups * kQuantTileRows * 4 + lane / 4) {}
+        zeros_(tile + quant_number_bytes(kKind) + kGroups * kQuantTileRows * kRowBytes + lane / 4),
+        has_zeros_(has_zeros) {}
 
   static constexpr int kGroups = 8 / kGroupSteps;
   static constexpr int kLoads = 8 / Numbers::kStepsOfLoad;
@@ -58,15 +60,17 @@ class SharedTile {
     for (int i = 0; i < 2; ++i) {
       const int row = group * kQuantTileRows + i * 8;
       const uint32_t at = scales_ + row * kRowBytes;
-      if constexpr (kF32Scales && kHasMore) {
+      if constexpr (kF32Scales && kHasBiases) {
         const float2 both = load_shared_floats(at);
-        scales[i].set_scale(i, both.x, both.y);
+        scales[i].set_scale(both.x, both.y);
       } else if constexpr (kF32Scales) {
-        scales[i].set_scale(i, __uint_as_float(load_shared(at)), -0.0F);
+        scales[i].set_scale(__uint_as_float(load_shared(at)));
       } else {
-        scales[i].set_scale(load_shared(at));
-        if constexpr (kHasMore) {
-          scales[i].zero = Numbers::zero_of(load_shared_byte(zeros_ + row));
+        scales[i].set_scale(kRowBytes == 2 ? load_shared_short(at) : load_shared(at));
+        if constexpr (kKind != PackedKind::kF8 && Scale::kHasZeros) {
+          if (has_zeros_) {
+            scales[i].set_zero(Numbers::zero_of(i, load_shared_byte(zeros_ + row)));
+          }
         }
       }
     }
@@ -81,11 +85,19 @@ class SharedTile {
   }
 
  private:
-  static constexpr int kRowBytes = kF32Scales && kHasMore ? 8 : 4;
+  static constexpr int row_bytes() {
+    if constexpr (kF32Scales) {
+      return kHasBiases ? 8 : 4;
+    } else {
+      return Scale::kBytes;
+    }
+  }
+  static constexpr int kRowBytes = row_bytes();
 
   uint32_t numbers_;
   uint32_t scales_;
   uint32_t zeros_;
+  bool has_zeros_;
 };
 
 // The form of a matrix's scales, known at run time.
@@ -94,36 +106,34 @@ struct ScaleGroups {
   QuantCodes codes;
   bool has_zeros;
   bool has_bias;
+  bool bf16;  // ScaleForm::kBF16
 };
 
-// Calls f<kGroupSteps, kHasMore>().
+// Calls f<SharedTile, kGroupSteps>() of the matrix's groups.
 template <PackedKind kKind, bool kF32Scales, typename F>
 __device__ __forceinline__ void with_scale_groups(const ScaleGroups& q, F&& f) {
-  const auto of_steps = [&]<bool kHasMore, int... kSteps> {
-    ((q.group == kSteps * 16 ? f.template operator()<kSteps, kHasMore>() : void()), ...);
+  const auto of_steps = [&]<typename Scale, bool kHasBiases, int... kSteps> {
+    ((q.group == kSteps * 16
+          ? f.template
+            operator()<SharedTile<kKind, kF32Scales, kSteps, Scale, kHasBiases>, kSteps>()
+          : void()),
+     ...);
   };
   if constexpr (kKind == PackedKind::kF8) {
-    f.template operator()<8, false>();
-  } else if constexpr (kKind == PackedKind::kTable) {
-    of_steps.template operator()<false, 2, 1>();
+    f.template operator()<SharedTile<kKind, kF32Scales, 8, TwoBf16Scale, false>, 8>();
   } else if constexpr (kF32Scales) {
-    q.has_bias ? of_steps.template operator()<true, 2, 1>()
-               : of_steps.template operator()<false, 2, 1>();
+    using Numbers = QuantNumbers<kKind, kF32Scales>;
+    if (kKind != PackedKind::kTable && q.has_bias) {
+      of_steps.template operator()<typename Numbers::template Scale<true>, true, 2, 1>();
+    } else {
+      of_steps.template operator()<typename Numbers::template Scale<false>, false, 2, 1>();
+    }
+  } else if (!q.bf16) {
+    of_steps.template operator()<TwoBf16Scale, false, 8, 4, 2>();
+  } else if (q.has_zeros) {
+    of_steps.template operator()<Bf16ZeroScale, false, 8, 4, 2>();
   } else {
-    q.has_zeros ? of_steps.template operator()<true, 8, 4, 2>()
-                : of_steps.template operator()<false, 8, 4, 2>();
-  }
-}
-
-// Sets the fields of the scales that are the same for all groups.
-template <PackedKind kKind, bool kF32Scales>
-__device__ __forceinline__ void set_codes(
-    const QuantCodes& codes, typename QuantNumbers<kKind, kF32Scales>::Scale (&scales)[2]) {
-  if constexpr (kF32Scales) {
-    scales[0].set_codes(0, codes);
-    scales[1].set_codes(1, codes);
-  } else {
-    scales[0].zero = scales[1].zero = QuantNumbers<kKind, kF32Scales>::zero_of(codes.zero_point);
+    of_steps.template operator()<Bf16Scale, false, 8, 4, 2>();
   }
 }
 

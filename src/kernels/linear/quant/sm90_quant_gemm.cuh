@@ -20,8 +20,8 @@
 // Formula: as in linear.h with a quantised w, for any number of rows of x that are normalised, or half-normalised. A weight
 //   is the bf16 quant_weight (quant_tiles.h).
 // Shapes: w in tiles (quant_tiles.h); x bf16 [m, k]; y bf16 or float32.
-// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, by TMA, and tiles of w, by a bulk copy for each 16 rows. A warp
-//   turns its 16 rows into bf16 in registers, which are wgmma's operand A.
+// Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x and tiles of w, by TMA. A warp turns its 16 rows into bf16 in registers,
+//   which are the operand A of mma, or of wgmma with more than 8 rows.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it
 //   waits for the preceding kernel.
 // Numerics: those of sm90_gemm.cuh with the same weights in bf16: float32 sums in the order of k; the parts of k in order.
@@ -40,67 +40,145 @@ struct QuantParams {
   int32_t stage_bytes;
   int32_t tile_bytes;
   ScaleGroups scales;
+  int32_t pieces;  // of a tile in Maps::w; 0: tiles are copied one by one
+  bool x_blocks;   // Maps::x has blocks of 64 inputs, of which a copy moves two
+  uint32_t zero;   // 0, which the compiler does not know
 };
+struct Maps {
+  CUtensorMap x;
+  CUtensorMap w;
+};
+
+// Pieces of a tile that a tensor map can have, of up to 256 words of 8 bytes and multiples of 16 bytes. 0: none.
+constexpr int32_t pieces_of(int32_t tile_bytes) {
+  return tile_bytes <= 2048 ? 1 : tile_bytes % 32 == 0 ? 2 : 0;
+}
 
 constexpr int kStageInputs = kQuantTileCols;
 // Whether the room for other CTAs' sums is in the ring (sm90_quant_parts_at).
 template <int kCols>
 constexpr bool kSumsShareRing = kCols == 128;
 
-// The producer, one warp: loads tiles of w and x.
-template <int kCols, int kGroups>
-struct Producer {
+// Tiles of w of 16 of the CTA's rows.
+template <int kGroups>
+struct UnitTiles {
   static constexpr int kUnits = kGroups * 4;  // of 16 rows, in a CTA's tile
-  const QuantParams& q;
-  const CUtensorMap& x_map;
-  const Place& at;
-  int lane;
-  const std::byte* from;  // the lane's tile of w, of the first step
-  int bytes;              // of a stage of w
+  const std::byte* from = nullptr;            // of the first step; null: there are no such rows
 
-  __device__ Producer(const QuantParams& params,
-                      const CUtensorMap& map,
-                      const Place& place,
-                      int of_lane)
-      : q(params), x_map(map), at(place), lane(of_lane) {
+  __device__ UnitTiles(const QuantParams& q, const Place& at, int unit) {
     const Sm90GemmArgs& a = q.p.a;
     const bool gate = a.epilogue == LinearEpilogue::kSwiGlu;
     const int per_half = gate ? kUnits / 2 : kUnits;
     const int units = (gate ? a.n / 2 : a.n + 15) / 16;  // of a half
-    const int unit = at.tile * per_half + lane % per_half;
-    const bool mine = lane < kUnits && unit < units;
-    const int row = unit + (lane >= per_half ? units : 0);
+    const int row = at.tile * per_half + unit % per_half;
     const int tiles = (a.k + kStageInputs - 1) / kStageInputs;
-    from =
-        mine ? static_cast<const std::byte*>(a.w) + (int64_t{row} * tiles + at.first) * q.tile_bytes
-             : nullptr;
-    bytes = __popc(__ballot_sync(~0U, mine)) * q.tile_bytes;
+    if (unit < kUnits && row < units) {
+      from = static_cast<const std::byte*>(a.w) +
+             (int64_t{row + (unit >= per_half ? units : 0)} * tiles + at.first) * q.tile_bytes;
+    }
+  }
+};
+
+// A thread: loads w of a step, of a matrix whose map has pieces.
+template <int kCols, int kGroups>
+__device__ __forceinline__ void load_stage_of_w(const QuantParams& q,
+                                                const Maps& maps,
+                                                const Place& at,
+                                                const Ring& ring,
+                                                int step,
+                                                uint64_t policy) {
+  const int units = q.p.a.epilogue == LinearEpilogue::kSwiGlu ? kGroups * 2 : kGroups * 4;
+  tma_load_4d(ring.data + ring.stage * q.stage_bytes + kCols * 256,
+              maps.w,
+              ring.full(),
+              0,
+              (at.first + step) * q.pieces,
+              at.tile * units,
+              0,
+              policy);
+}
+// A thread: loads a tile of w.
+template <int kCols>
+__device__ __forceinline__ void load_tile(const QuantParams& q,
+                                          const Ring& ring,
+                                          const std::byte* from,
+                                          int unit,
+                                          int step,
+                                          uint64_t policy) {
+  bulk_load(ring.data + ring.stage * q.stage_bytes + kCols * 256 + unit * q.tile_bytes,
+            from + int64_t{step} * q.tile_bytes,
+            q.tile_bytes,
+            ring.full(),
+            policy);
+}
+
+// The consumer warps: fill the ring with w for the first time, each a part of it, since a thread takes 60 ns for a copy.
+template <int kCols, int kGroups>
+__device__ __forceinline__ void fill_with_w(
+    const QuantParams& q, const Maps& maps, const Place& at, Ring ring, uint64_t policy) {
+  const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
+  const int steps = min(ring.stages, at.num_steps);
+  if (q.pieces > 0) {
+    if (elect_one()) {
+      for (int step = warp; step < steps; step += kGroups * 4) {
+        ring.stage = step;
+        load_stage_of_w<kCols, kGroups>(q, maps, at, ring, step, policy);
+      }
+    }
+    return;
+  }
+  const UnitTiles<kGroups> tiles(q, at, warp);
+  if (tiles.from != nullptr && elect_one()) {
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      load_tile<kCols>(q, ring, tiles.from, warp, step, policy);
+    }
+  }
+}
+
+// The producer, one warp: loads x, and w once a stage is free again.
+template <int kCols, int kGroups>
+struct Producer {
+  const QuantParams& q;
+  const Maps& maps;
+  const Place& at;
+  int lane;
+  UnitTiles<kGroups> tiles;
+  int bytes;  // of a stage
+
+  __device__ Producer(const QuantParams& params, const Maps& of, const Place& place, int of_lane)
+      : q(params), maps(of), at(place), lane(of_lane), tiles(params, place, of_lane) {
+    // Maps fill tiles behind the end with zeros.
+    const int units =
+        q.pieces > 0 ? kGroups * 4 : __popc(__ballot_sync(~0U, tiles.from != nullptr));
+    bytes = units * params.tile_bytes + kCols * kStageInputs * 2;
   }
   __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
-    if (lane == 0) {
-      barrier_arrive_expecting(ring.full(), bytes + kCols * kStageInputs * 2);
-    }
-    __syncwarp();
-    if (from != nullptr) {
-      bulk_load(ring.data + ring.stage * q.stage_bytes + kCols * 256 + lane * q.tile_bytes,
-                from + int64_t{step} * q.tile_bytes,
-                q.tile_bytes,
-                ring.full(),
-                policy);
+    if (q.pieces > 0) {
+      if (lane == 0) {
+        load_stage_of_w<kCols, kGroups>(q, maps, at, ring, step, policy);
+      }
+    } else if (tiles.from != nullptr) {
+      load_tile<kCols>(q, ring, tiles.from, lane, step, policy);
     }
   }
   __device__ void load_x(const Ring& ring, int step) const {
     if (lane == 0) {
       const uint32_t to = ring.data + ring.stage * q.stage_bytes;
       const int col = (at.first + step) * kStageInputs;
-      tma_load_2d(to, x_map, ring.full(), col, at.block_row);
-      tma_load_2d(to + kCols * 128, x_map, ring.full(), col + 64, at.block_row);
+      if (q.x_blocks) {
+        tma_load_3d(to, maps.x, ring.full(), 0, at.block_row, col / 64);
+        return;
+      }
+      tma_load_3d(to, maps.x, ring.full(), col, at.block_row, 0);
+      tma_load_3d(to + kCols * 128, maps.x, ring.full(), col + 64, at.block_row, 0);
     }
   }
-  // Fills the ring for the first time, with w only.
-  __device__ void start(Ring ring, uint64_t policy) const {
-    for (int step = 0; step < min(ring.stages, at.num_steps); ++step, ring.next()) {
-      load_w(ring, step, policy);
+  // For the first fill. The bytes may have begun to come.
+  __device__ void expect(Ring ring) const {
+    const int steps = min(ring.stages, at.num_steps);
+    if (lane < steps) {
+      ring.stage = lane;
+      barrier_arrive_expecting(ring.full(), bytes);
     }
   }
   // Loads x for the first fill, then whole stages as they become free.
@@ -108,6 +186,10 @@ struct Producer {
     for (int step = 0; step < at.num_steps; ++step, ring.next()) {
       if (step >= ring.stages) {
         barrier_wait(ring.empty(), ring.phase ^ 1);
+        if (lane == 0) {
+          barrier_arrive_expecting(ring.full(), bytes);
+        }
+        __syncwarp();
         load_w(ring, step, policy);
       }
       load_x(ring, step);
@@ -122,7 +204,8 @@ class Multiplier {
   using Numbers = QuantNumbers<kKind, kF32Scales>;
   // For few rows each warp uses mma on its own, so it can dequantise the next weights before its products are complete. mma
   // and wgmma have the same bits.
-  static constexpr bool kByWarps = kCols <= 32;
+  static constexpr bool kByWarps = kCols == 8;
+  static constexpr bool kOverlaps = kCols == 32 || kCols == 64;
   // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with the current
   // tile. With other scales that was slower (docs/experiments/linears_cuda.md).
   static constexpr bool kReadsAhead = kF32Scales;
@@ -132,26 +215,32 @@ class Multiplier {
   __device__ explicit Multiplier(const QuantParams& q)
       : q_(q),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        warp_(static_cast<int>(threadIdx.x) / 32) {
-    set_codes<kKind, kF32Scales>(q.scales.codes, scales_);
-  }
+        warp_(static_cast<int>(threadIdx.x) / 32) {}
 
   __device__ void run(const Place& at, const Ring& ring, float (&sum)[kCols / 2]) {
-    with_scale_groups<kKind, kF32Scales>(q_.scales, [&]<int kGroupSteps, bool kHasMore> {
-      run<SharedTile<kKind, kF32Scales, kGroupSteps, kHasMore>, kGroupSteps>(at, ring, sum);
+    with_scale_groups<kKind, kF32Scales>(q_.scales, [&]<typename Tile, int kGroupSteps> {
+      typename Tile::Scale scales[2];
+      set_codes<kKind, kF32Scales>(q_.scales.codes, scales);
+      run<Tile, kGroupSteps>(at, ring, scales, sum);
     });
+    if constexpr (Numbers::kTimes != 1.0F) {
+#pragma unroll
+      for (float& v : sum) {
+        v = __fmul_rn(v, Numbers::kTimes);
+      }
+    }
   }
 
  private:
   template <typename Tile, int kGroupSteps>
-  __device__ __forceinline__ void run(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
+  __device__ __forceinline__ void run(const Place& at,
+                                      Ring ring,
+                                      typename Tile::Scale (&scales)[2],
+                                      float (&sum)[kCols / 2]) {
     if constexpr (kByWarps) {
-      float of_warp[kCols / 8][4] = {};
-      run_by_warps<Tile, kGroupSteps>(at, ring, of_warp);
-#pragma unroll
-      for (int i = 0; i < kCols / 2; ++i) {
-        sum[i] = of_warp[i / 4][i % 4];
-      }
+      run_by_warps<Tile, kGroupSteps>(at, ring, scales, sum);
+    } else if constexpr (kOverlaps) {
+      run_overlapped<Tile, kGroupSteps>(at, ring, scales, sum);
     } else {
       wgmma_pin(sum);
       for (int step = 0; step < at.num_steps; ++step, ring.next()) {
@@ -159,7 +248,7 @@ class Multiplier {
         const uint32_t x = ring.data + ring.stage * q_.stage_bytes;
 #pragma unroll
         for (int first = 0; first < 8; first += kSteps) {
-          multiply<kGroupSteps>(Tile(w_of(x), lane_), x, first, sum);
+          multiply<kGroupSteps>(Tile(w_of(x), lane_, q_.scales.has_zeros), x, first, scales, sum);
         }
         release(ring);
       }
@@ -167,15 +256,85 @@ class Multiplier {
     }
   }
 
-  // With mma the warp's loads from the stage may still be in flight here, because the mma that use them are only queued. The
-  // fence orders them before TMA's next write to the stage. With wgmma, wgmma_wait has waited for all reads.
-  __device__ __forceinline__ void release(const Ring& ring) const {
-    if constexpr (kByWarps) {
-      fence_async_proxy();
+  // Half of a tile's weights, kHalf 0 first.
+  template <int kHalf, int kGroupSteps, typename Tile>
+  __device__ __forceinline__ static void decode_half(const Tile& tile,
+                                                     typename Tile::Words& words,
+                                                     typename Tile::Scale (&scales)[2],
+                                                     uint32_t (&d)[4][4]) {
+    if constexpr (kHalf == 0) {
+      tile.read_upper(words);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int step = kHalf * 4 + i;
+      if (step % kGroupSteps == 0) {
+        tile.read_scales(step / kGroupSteps, scales);
+      }
+      if (step % Numbers::kStepsOfLoad == 0) {
+        tile.read(words, step / Numbers::kStepsOfLoad);
+      }
+      Tile::decode(words, step, scales, d[i]);
+    }
+  }
+
+  // All tiles of a warpgroup. While products with half a tile run, the next half is dequantised.
+  template <typename Tile, int kGroupSteps>
+  __device__ __forceinline__ void run_overlapped(const Place& at,
+                                                 Ring ring,
+                                                 typename Tile::Scale (&scales)[2],
+                                                 float (&sum)[kCols / 2]) {
+    // Makes the compiler keep these values in uniform registers.
+    ring.data = warp_uniform(ring.data);
+    ring.barriers = warp_uniform(ring.barriers);
+    const int num_steps = warp_uniform(at.num_steps);
+    uint32_t d[2][4][4];
+    typename Tile::Words words = {};
+    const auto tile_of = [&](const Ring& r) {
+      barrier_wait(r.full(), r.phase);
+      return Tile(w_of(r.data + r.stage * q_.stage_bytes), lane_, q_.scales.has_zeros);
+    };
+    const auto multiply_half = [&](uint64_t x, int half) {
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wgmma(sum, d[half][i], further_operand(x, half * (kCols * 128) + i * 32));
+      }
+      wgmma_commit();
+    };
+    if (num_steps <= 0) {
+      return;
+    }
+    Tile tile = tile_of(ring);
+    decode_half<0, kGroupSteps>(tile, words, scales, d[0]);
+    wgmma_pin(sum);
+#pragma unroll 1
+    for (int step = 0; step < num_steps; ++step) {
+      const uint64_t x = wgmma_operand(ring.data + ring.stage * q_.stage_bytes, 1024, 16);
+      multiply_half(x, 0);
+      decode_half<1, kGroupSteps>(tile, words, scales, d[1]);
+      wgmma_wait<0>();
+      multiply_half(x, 1);
+      Ring behind = ring;
+      behind.next();
+      if (step + 1 < num_steps) {
+        tile = tile_of(behind);
+        decode_half<0, kGroupSteps>(tile, words, scales, d[0]);
+      }
+      wgmma_wait<0>();
+      release(ring);
+      ring = behind;
+    }
+    wgmma_pin(sum);
+  }
+
+  // last: a register of the warp's last load from the stage. The address of the arrive takes it, so the arrive waits for it, and loads
+  // arrive in order. ptxas may issue a scale's load behind it: that takes some 30 cycles, TMA's write to the stage begins hundreds
+  // later. A fence takes longer. With wgmma, wgmma_wait has waited for all reads.
+  __device__ __forceinline__ void release(const Ring& ring, uint32_t last = 0) const {
     __syncwarp();
     if (lane_ == 0) {
-      barrier_arrive(ring.empty());
+      barrier_arrive(ring.empty() + (kByWarps ? last & q_.zero : 0));
     }
   }
   [[nodiscard]] __device__ __forceinline__ uint32_t w_of(uint32_t x) const {
@@ -186,19 +345,20 @@ class Multiplier {
   template <typename Tile, int kGroupSteps>
   __device__ __forceinline__ void run_by_warps(const Place& at,
                                                Ring ring,
-                                               float (&sum)[kCols / 8][4]) {
-    int num_steps = at.num_steps;
-    if constexpr (kReadsAhead) {
-      // Makes the compiler keep these values, else it computes them again for each tile.
-      ring.data = warp_uniform(ring.data);
-      ring.barriers = warp_uniform(ring.barriers);
-      num_steps = warp_uniform(num_steps);
-    }
+                                               typename Tile::Scale (&scales)[2],
+                                               float (&sum)[4]) {
+    // Makes the compiler keep these values, else it computes them again for each tile.
+    ring.data = warp_uniform(ring.data);
+    ring.barriers = warp_uniform(ring.barriers);
+    const int num_steps = warp_uniform(at.num_steps);
     const auto stage_of = [&](const Ring& r) { return r.data + r.stage * q_.stage_bytes; };
+    const auto tile_at = [&](const Ring& r) {
+      return Tile(w_of(stage_of(r)), lane_, q_.scales.has_zeros);
+    };
     typename Tile::Words next;
     if (kReadsAhead && num_steps > 0) {
       barrier_wait(ring.full(), ring.phase);
-      Tile(w_of(stage_of(ring)), lane_).read(next);
+      tile_at(ring).read(next);
     }
 #pragma unroll 1
     for (int step = 0; step < num_steps; ++step) {
@@ -207,30 +367,32 @@ class Multiplier {
       const auto read_next = [&] {
         if (kReadsAhead && step + 1 < num_steps) {
           barrier_wait(behind.full(), behind.phase);
-          Tile(w_of(stage_of(behind)), lane_).read(next);
+          tile_at(behind).read(next);
         }
       };
-      const uint32_t x = stage_of(ring);
-      const Tile tile(w_of(x), lane_);
+      const Tile tile = tile_at(ring);
       typename Tile::Words words;
       if constexpr (kReadsAhead) {
         words = next;
       } else {
         barrier_wait(ring.full(), ring.phase);
       }
-      multiply_by_warp<kGroupSteps>(tile, words, x, sum, read_next);
-      release(ring);
+      release(ring,
+              multiply_by_warp<kGroupSteps>(tile, words, stage_of(ring), scales, sum, read_next));
       ring = behind;
     }
   }
 
-  // A warp's 16 rows, two steps at a time. words: read already if kReadsAhead. in_the_middle: called between two steps.
+  // A warp's 16 rows, two steps at a time. words: read already if kReadsAhead. in_the_middle: called between two steps. Returns a
+  // register that is known when the tile's last loads have arrived.
   template <int kGroupSteps, typename Tile, typename InTheMiddle>
-  __device__ __forceinline__ void multiply_by_warp(const Tile& tile,
-                                                   typename Tile::Words& words,
-                                                   uint32_t x,
-                                                   float (&sum)[kCols / 8][4],
-                                                   const InTheMiddle& in_the_middle) {
+  __device__ __forceinline__ uint32_t multiply_by_warp(const Tile& tile,
+                                                       typename Tile::Words& words,
+                                                       uint32_t x,
+                                                       typename Tile::Scale (&scales)[2],
+                                                       float (&sum)[4],
+                                                       const InTheMiddle& in_the_middle) {
+    uint32_t last = 0;
     const uint32_t lane_at =
         x + lane_ % 8 * 128 + static_cast<uint32_t>(lane_ / 8 ^ lane_ % 8) * 16;
 #pragma unroll
@@ -240,25 +402,24 @@ class Multiplier {
       }
       const uint32_t at = (lane_at ^ step % 4 * 32U) + step / 4 * (kCols * 128);
       if (step % kGroupSteps == 0) {
-        tile.read_scales(step / kGroupSteps, scales_);
+        tile.read_scales(step / kGroupSteps, scales);
       }
       if (!kReadsAhead && step % Numbers::kStepsOfLoad == 0) {
         tile.read(words, step / Numbers::kStepsOfLoad);
       }
       uint32_t d[2][4];
-      Tile::decode(words, step, scales_, d[0]);
+      Tile::decode(words, step, scales, d[0]);
       if (kGroupSteps == 1) {
-        tile.read_scales(step + 1, scales_);
+        tile.read_scales(step + 1, scales);
       }
-      Tile::decode(words, step + 1, scales_, d[1]);
-#pragma unroll
-      for (int t = 0; t < kCols / 8; ++t) {
-        uint32_t b[4];
-        load_matrices(b, at + t * 1024);
-        mma_bf16(sum[t], d[0], b[0], b[1]);
-        mma_bf16(sum[t], d[1], b[2], b[3]);
-      }
+      Tile::decode(words, step + 1, scales, d[1]);
+      uint32_t b[4];
+      load_matrices(b, at);
+      mma_bf16(sum, d[0], b[0], b[1]);
+      mma_bf16(sum, d[1], b[2], b[3]);
+      last = b[3];
     }
+    return last;
   }
 
   // A warpgroup's 64 rows. kGroupSteps: steps of a group.
@@ -266,6 +427,7 @@ class Multiplier {
   __device__ __forceinline__ void multiply(const Tile& tile,
                                            uint32_t x,
                                            int first,
+                                           typename Tile::Scale (&scales)[2],
                                            float (&sum)[kCols / 2]) {
     uint32_t d[kSteps][4];
     typename Tile::Words words = {};
@@ -274,12 +436,12 @@ class Multiplier {
     for (int i = 0; i < kSteps; ++i) {
       const int step = first + i;
       if (i == 0 || step % kGroupSteps == 0) {
-        tile.read_scales(step / kGroupSteps, scales_);
+        tile.read_scales(step / kGroupSteps, scales);
       }
       if (step % Numbers::kStepsOfLoad == 0) {
         tile.read(words, step / Numbers::kStepsOfLoad);
       }
-      Tile::decode(words, step, scales_, d[i]);
+      Tile::decode(words, step, scales, d[i]);
     }
     wgmma_fence();
 #pragma unroll
@@ -296,13 +458,11 @@ class Multiplier {
   const QuantParams& q_;
   int lane_;
   int warp_;
-  typename Numbers::Scale scales_[2];
 };
 
 template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
-__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, kCols <= 32 ? 3 : 1)
-sm90_quant_kernel(const __grid_constant__ QuantParams q,
-                  const __grid_constant__ CUtensorMap x_map) {
+__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, kCols <= 64 ? 3 : 1)
+sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__ Maps maps) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using S = Sizes<kCols, kGroups>;
   extern __shared__ unsigned char memory[];
@@ -316,40 +476,40 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
   const bool alone = p.split == 1;
   const bool produces = threadIdx.x >= S::kConsumers;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Producer<kCols, kGroups> producer(q, x_map, at, lane);
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
-    if (lane == 0) {
-#pragma unroll 1
-      for (int i = 0; i < p.stages; ++i) {
-        barrier_init(ring.barriers + i * 8, 1);
-        barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4 * kGroups);
-      }
-      barrier_init(parts_barrier, 1);
-      publish_barriers();
-      fence_async_proxy();
+    if (lane == 0 && q.pieces > 0) {
+      fetch_map(maps.w);
     }
-    __syncwarp();
-    producer.start(ring, policy);
+    if (lane < p.stages) {
+      barrier_init(ring.barriers + lane * 8, 1);
+      barrier_init(ring.barriers + (kMaxSm90GemmStages + lane) * 8, 4 * kGroups);
+    }
+    if (lane == 31) {
+      barrier_init(parts_barrier, 1);
+    }
+    publish_barriers();
+    fence_async_proxy();
+  }
+  __syncthreads();
+  if (!alone) {
+    cluster_arrive();
+  }
+  if (produces) {
+    const Producer<kCols, kGroups> producer(q, maps, at, lane);
+    producer.expect(ring);
     if (lane == 0) {
-      fetch_map(x_map);
+      fetch_map(maps.x);
       // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
       // ends after the kernels before it.
       pdl_release();
     }
-  }
-  __syncwarp();
-  if (alone) {
-    __syncthreads();
-  } else {
-    cluster_arrive();
-    cluster_wait();
-  }
-  if (produces) {
+    __syncwarp();
     pdl_wait();
     producer.run(ring, policy);
     __syncwarp();
     if (!alone) {
+      cluster_wait();
       if constexpr (kSumsShareRing<kCols>) {
         cluster_arrive();
         cluster_wait();
@@ -359,6 +519,8 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
   } else {
     Outputs<kCols, kGroups> outputs(p, at, data, scales);
     outputs.fetch_constants();
+    fill_with_w<kCols, kGroups>(q, maps, at, ring, policy);
+    __syncwarp();
     pdl_wait();
     outputs.fetch_old();
     if (p.a.squares != nullptr) {
@@ -371,6 +533,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q,
     if (p.split > 1) {
       fence_async_proxy();
       named_sync(1, S::kConsumers);
+      cluster_wait();                         // until the others have their barriers
       if constexpr (kSumsShareRing<kCols>) {  // until others' rings are free too
         cluster_arrive();
         cluster_wait();
@@ -424,7 +587,14 @@ void launch_sm90_quant(Stream& stream,
            reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0},
       sm90_quant_stage_bytes(plan, weight),
       quant_tile_bytes(weight),
-      {weight.group, quant_codes(weight), weight.has_zero_points, weight.has_bias}};
+      {weight.group,
+       quant_codes(weight),
+       weight.has_zero_points,
+       weight.has_bias,
+       weight.scales == ScaleForm::kBF16},
+      sm90_quant_detail::pieces_of(quant_tile_bytes(weight)),
+      args.k % 64 == 0,
+      0};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -437,13 +607,39 @@ void launch_sm90_quant(Stream& stream,
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
   config.numAttrs = plan.split > 1 ? 2 : 1;
-  const CUtensorMap x_map =
-      tensor_map<2>(args.x,
-                    {static_cast<uint64_t>(args.k), static_cast<uint64_t>(args.m)},
-                    {static_cast<uint64_t>(args.x_stride) * 2},
-                    {64, static_cast<uint32_t>(kCols)},
-                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-  WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, x_map));
+  sm90_quant_detail::Maps maps{};
+  const auto rows = static_cast<uint64_t>(args.m);
+  const auto inputs = static_cast<uint64_t>(args.k);
+  const uint64_t x_bytes = static_cast<uint64_t>(args.x_stride) * 2;
+  const CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  maps.x = params.x_blocks ? tensor_map<3>(args.x,
+                                           {64, rows, inputs / 64},
+                                           {x_bytes, 128},
+                                           {64, static_cast<uint32_t>(kCols), 2},
+                                           promotion)
+                           : tensor_map<3>(args.x,
+                                           {inputs, rows, 1},
+                                           {x_bytes, x_bytes},
+                                           {64, static_cast<uint32_t>(kCols), 1},
+                                           promotion);
+  if (params.pieces > 0) {
+    const auto pieces = static_cast<uint32_t>(params.pieces);
+    const auto piece = static_cast<uint64_t>(params.tile_bytes) / pieces;
+    const uint64_t across = ceil_div<uint64_t>(inputs, kQuantTileCols);
+    const uint64_t units = ceil_div<uint64_t>(static_cast<uint64_t>(outputs), kQuantTileRows);
+    const uint64_t row = across * params.tile_bytes;
+    maps.w = tensor_map<4>(args.w,
+                           {piece / 8, across * pieces, units, gate ? 2U : 1U},
+                           {piece, row, units * row},
+                           {static_cast<uint32_t>(piece / 8),
+                            pieces,
+                            static_cast<uint32_t>(gate ? kGroups * 2 : kGroups * 4),
+                            gate ? 2U : 1U},
+                           promotion,
+                           CU_TENSOR_MAP_DATA_TYPE_INT64,
+                           CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, maps));
   as_cuda(stream).note_launch("sm90_quant_gemm");
 }
 

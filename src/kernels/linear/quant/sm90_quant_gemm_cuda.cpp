@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "kernels/linear/quant/quant_tiles.h"
 
+#include <bit>
+
 namespace warprow::cuda {
 namespace {
 
@@ -43,13 +45,19 @@ void sm90_quant_gemm(Stream& stream,
            "n {}",
            args.n);
   WR_CHECK(plan.groups == 1 || (plan.groups == 3 && plan.cols == 128), "{} groups", plan.groups);
-  WR_CHECK(plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
+  WR_CHECK(std::has_single_bit(static_cast<uint32_t>(plan.split)) &&
+           plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_quant_shared_bytes(plan, weight), static_cast<size_t>(kSm90GemmSharedBytes));
   const bool floats = weight.scales == ScaleForm::kF32;
   WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias && weight.group >= 32,
            "groups of {}",
            weight.group);
+  // What kernels take a zero point or a bias for (Bf16Scale, NibbleScale in quant_numbers.cuh).
+  WR_CHECK((weight.zero_point & (weight.zero_point - 1)) == 0 &&
+               !(weight.kind == PackedKind::kQ4 && weight.has_bias && weight.zero_point != 0),
+           "zero point {}",
+           weight.zero_point);
   switch (weight.kind) {
     case PackedKind::kF8:
       WR_CHECK(
