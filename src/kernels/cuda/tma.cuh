@@ -98,6 +98,24 @@ __device__ __forceinline__ void tma_load_3d(
       "r"(c2)
       : "memory");
 }
+__device__ __forceinline__ void tma_load_3d(uint32_t to,
+                                            const CUtensorMap& map,
+                                            uint32_t barrier,
+                                            int c0,
+                                            int c1,
+                                            int c2,
+                                            uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "r"(c2),
+      "l"(policy)
+      : "memory");
+}
 __device__ __forceinline__ void tma_load_4d(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
   asm volatile(

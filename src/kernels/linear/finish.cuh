@@ -50,6 +50,16 @@ __device__ __forceinline__ float squares_at(const float4* squares, int i) {
   return sum_of_quarters(squares[i]);
 }
 
+// 1 / rms of a row from the sums of four adjacent lanes, each of every fourth part of the row.
+__device__ __forceinline__ float inverse_rms_of(float sum,
+                                                float width,
+                                                float eps,
+                                                unsigned lanes = ~0U) {
+  sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 1));
+  sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 2));
+  return rsqrtf(__fadd_rn(__fdiv_rn(sum, width), eps));
+}
+
 // 1 / rms of a row from the sums of squares of its 64 columns each, which may be in quarters. Four adjacent lanes call it
 // together. kAtOnce: quarters that a lane loads at once, four floats each.
 template <int kAtOnce = 2, typename Squares>
@@ -62,9 +72,7 @@ __device__ __forceinline__ float inverse_rms(
       sum = __fadd_rn(sum, squares_at(squares, i));
     }
   }
-  sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 1));
-  sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 2));
-  return rsqrtf(__fadd_rn(__fdiv_rn(sum, width), eps));
+  return inverse_rms_of(sum, width, eps, lanes);
 }
 
 }  // namespace warprow::cuda

@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "kernels/linear/fp8/fp8_tiles.h"
 
+#include <bit>
+
 namespace warprow::cuda {
 
 void sm90_fp8_gemm(Stream& stream,
@@ -20,7 +22,8 @@ void sm90_fp8_gemm(Stream& stream,
   WR_CHECK(a.next_weight == nullptr || sm90_gemm_leaves_norm(a.epilogue, a.n));
   WR_CHECK(a.epilogue != LinearEpilogue::kSwiGlu || a.n % (2 * kFp8UnitRows) == 0, "n {}", a.n);
   WR_CHECK(plan.rounds ? a.m == 1 && plan.cols == 8 : args.x.numbers != nullptr);
-  WR_CHECK(plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
+  WR_CHECK(std::has_single_bit(static_cast<uint32_t>(plan.split)) &&
+           plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
   WR_CHECK(!plan.resident || (plan.cols == 128 && plan.split == 1));
   WR_CHECK_LE(sm90_fp8_shared_bytes(plan, a.k), static_cast<size_t>(kSm90GemmSharedBytes));

@@ -26,7 +26,7 @@ struct Sizes {
 
 struct Params {
   Sm90GemmArgs a;
-  int32_t split;
+  int32_t split;  // a power of two
   int32_t stages;
   int32_t parts_at;   // offset in shared memory of other CTAs' partial sums
   int32_t part_rows;  // rows of x in a block whose outputs one of `split` CTAs finishes
@@ -51,13 +51,14 @@ struct Place {
   // index: of the CTA that has the place, if each had one.
   __device__ Place(const Params& p, int cols, int step_inputs, int index) {
     part = p.split == 1 ? 0 : cluster_rank();
-    const int tile_and_block = index / p.split;
-    tile = tile_and_block / p.blocks;
+    const int log2_split = __ffs(p.split) - 1;
+    const int tile_and_block = index >> log2_split;
+    tile = p.blocks == 1 ? tile_and_block : tile_and_block / p.blocks;
     block_row = (tile_and_block - tile * p.blocks) * cols;
     m = min(cols, p.a.m - block_row);
     const int steps = (p.a.k + step_inputs - 1) / step_inputs;
-    first = steps * part / p.split;
-    num_steps = steps * (part + 1) / p.split - first;
+    first = steps * part >> log2_split;
+    num_steps = (steps * (part + 1) >> log2_split) - first;
     first_row = min(part * p.part_rows, m);
     num_rows = rows_of(p, part);
   }

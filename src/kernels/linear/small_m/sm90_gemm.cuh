@@ -23,7 +23,7 @@
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
 // Mapping: a CTA has one tile of 64, 128 or 192 rows of w and a block of up to 128 rows of x; if `split` CTAs of a cluster
 //   share the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
-//   ring of stages by TMA. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
+//   ring of stages by TMA; the consumers fill it with w for the first time. Another warp finds the scales of half-normalised rows. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
 //   its n). Sums go through shared memory, where the parts of k are added. A SwiGLU tile has gate rows in its
 //   first half and their up rows in its second. Each CTA then finishes a part of the rows of x.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it waits for the
@@ -36,7 +36,12 @@ namespace warprow::cuda {
 
 namespace sm90_gemm_detail {
 
-// The producer, one lane: loads the tiles of w and x.
+// The consumers, a warp that loads, and one that finds the scales of half-normalised rows.
+template <int kCols, int kGroups>
+constexpr int kAllThreads = Sizes<kCols, kGroups>::kConsumers + 64;
+
+// Loads the tiles of w and x. A thread takes 60 ns for a copy, so a stage has one of each, and for the first fill all consumer
+// warps load w.
 template <int kCols, int kGroups>
 struct Producer {
   using S = Sizes<kCols, kGroups>;
@@ -45,27 +50,35 @@ struct Producer {
   const CUtensorMap& x_map;
   const Place& at;
 
-  // First rows of w of the two halves of a tile.
-  __device__ int row() const {
-    return at.tile * (p.a.epilogue == LinearEpilogue::kSwiGlu ? S::kRows / 2 : S::kRows);
-  }
-  __device__ int second_row() const {
-    return row() + (p.a.epilogue == LinearEpilogue::kSwiGlu ? p.a.n / 2 : S::kRows / 2);
+  // The stage's bytes may have begun to come.
+  __device__ static void expect(const Ring& ring) {
+    barrier_arrive_expecting(ring.full(), S::kStageBytes);
   }
   __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
-    const uint32_t to = ring.data + ring.stage * S::kStageBytes;
-    const int col = (at.first + step) * 64;
-    barrier_arrive_expecting(ring.full(), S::kStageBytes);
-    tma_load_2d(to, w_map, ring.full(), col, row(), policy);
-    tma_load_2d(to + S::kWBytes / 2, w_map, ring.full(), col, second_row(), policy);
+    const int rows = p.a.epilogue == LinearEpilogue::kSwiGlu ? S::kRows / 2 : S::kRows;
+    tma_load_3d(ring.data + ring.stage * S::kStageBytes,
+                w_map,
+                ring.full(),
+                (at.first + step) * 64,
+                at.tile * rows,
+                0,
+                policy);
   }
   __device__ void load_x(const Ring& ring, int step) const {
     const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
     tma_load_2d(to, x_map, ring.full(), (at.first + step) * 64, at.block_row);
   }
-  // Fills the ring for the first time, with w only.
-  __device__ void start(Ring ring, uint64_t policy) const {
-    for (int step = 0; step < min(ring.stages, at.num_steps); ++step, ring.next()) {
+  // For the first fill, one of its stages.
+  __device__ void expect_first(Ring ring, int stage) const {
+    if (stage < min(ring.stages, at.num_steps)) {
+      ring.stage = stage;
+      expect(ring);
+    }
+  }
+  // Fills every stride-th stage for the first time, with w only.
+  __device__ void start(Ring ring, uint64_t policy, int first, int stride) const {
+    for (int step = first; step < min(ring.stages, at.num_steps); step += stride) {
+      ring.stage = step;
       load_w(ring, step, policy);
     }
   }
@@ -74,6 +87,7 @@ struct Producer {
     for (int step = 0; step < at.num_steps; ++step, ring.next()) {
       if (step >= ring.stages) {
         barrier_wait(ring.empty(), ring.phase ^ 1);
+        expect(ring);
         load_w(ring, step, policy);
       }
       load_x(ring, step);
@@ -116,7 +130,7 @@ __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
 }
 
 template <int kCols, int kGroups>
-__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_kernel(
+__global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kernel(
     const __grid_constant__ Params p,
     const __grid_constant__ CUtensorMap w_map,
     const __grid_constant__ CUtensorMap x_map) {
@@ -130,49 +144,67 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
   const Ring ring{shared_address(data), shared_address(barriers), p.stages};
   const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
   const bool alone = p.split == 1;
-  const bool produces = threadIdx.x == S::kConsumers;
+  const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool produces = warp == S::kConsumers / 32;
   const Producer<kCols, kGroups> producer{p, w_map, x_map, at};
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
-    fetch_map(w_map);
-#pragma unroll 1
-    for (int i = 0; i < p.stages; ++i) {
-      barrier_init(ring.barriers + i * 8, 1);
-      barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4 * kGroups);
+    if (lane == 0) {
+      fetch_map(w_map);
     }
-    barrier_init(parts_barrier, 1);
+    if (lane < p.stages) {
+      barrier_init(ring.barriers + lane * 8, 1);
+      barrier_init(ring.barriers + (kMaxSm90GemmStages + lane) * 8, 4 * kGroups);
+    }
+    if (lane == 31) {
+      barrier_init(parts_barrier, 1);
+    }
     publish_barriers();
     fence_async_proxy();
-    producer.start(ring, policy);
-    fetch_map(x_map);
-    // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
-    // ends after the kernels before it.
-    pdl_release();
   }
-  __syncwarp();
-  if (alone) {
-    __syncthreads();
-  } else {
+  __syncthreads();
+  if (!alone) {
     cluster_arrive();
-    cluster_wait();
   }
-  if (threadIdx.x >= S::kConsumers) {
+  if (produces) {
+    producer.expect_first(ring, lane);
+    if (lane == 0) {
+      fetch_map(x_map);
+      // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
+      // ends after the kernels before it.
+      pdl_release();
+    }
+    __syncwarp();
     pdl_wait();
-    if (produces) {
+    if (elect_one()) {
       producer.run(ring, policy);
     }
     __syncwarp();
     if (!alone) {
+      cluster_wait();
+      cluster_arrive();
+    }
+  } else if (warp > S::kConsumers / 32) {
+    if (p.a.squares != nullptr) {
+      pdl_wait();
+      find_row_scales_by_warp(p, at, lane, scales);
+      named_arrive(2, S::kConsumers + 32);
+    }
+    __syncwarp();
+    if (!alone) {
+      cluster_wait();
       cluster_arrive();
     }
   } else {
+    if (elect_one()) {
+      producer.start(ring, policy, warp, S::kConsumers / 32);
+    }
+    __syncwarp();
     Outputs<kCols, kGroups> outputs(p, at, data, scales);
     outputs.fetch_constants();
     pdl_wait();
     outputs.fetch_old();
-    if (p.a.squares != nullptr) {
-      find_row_scales<S::kConsumers>(p, at, scales);
-    }
     float sum[kCols / 2] = {};
     multiply<kCols, kGroups>(at, ring, sum);
     named_sync(1, S::kConsumers);  // the ring is free: sums reuse its memory
@@ -180,6 +212,7 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
     if (p.split > 1) {
       fence_async_proxy();
       named_sync(1, S::kConsumers);
+      cluster_wait();  // until the others have their barriers
       if (threadIdx.x == 0) {
         exchange_sums<kCols, kGroups>(p, at, ring.data, parts_barrier);
       }
@@ -192,6 +225,9 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
     if (!alone) {
       cluster_arrive();
     }
+    if (p.a.squares != nullptr) {
+      named_sync(2, S::kConsumers + 32);  // until the scales are found
+    }
     outputs.finish();
     __syncwarp();
   }
@@ -201,14 +237,24 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
 #endif
 }
 
-// Tensor map of a bf16 matrix [rows, cols]: boxes of 64 columns, 128-byte swizzle, zeros outside. Made on the
-// host; allocates nothing.
-inline CUtensorMap sm90_gemm_map(
-    const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box_rows) {
-  return tensor_map<2>(data,
-                       {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)},
-                       {static_cast<uint64_t>(stride) * 2},
-                       {64, static_cast<uint32_t>(box_rows)},
+// Tensor maps of bf16 matrices: boxes of 64 columns, 128-byte swizzle, zeros outside. Made on the host; allocate nothing.
+// w: [halves][rows of a half][k].
+inline CUtensorMap map_of_w(const Sm90GemmArgs& args, uint64_t halves, int32_t tile_rows) {
+  const auto rows = static_cast<uint64_t>(args.n) / halves;
+  const uint64_t row_bytes = static_cast<uint64_t>(args.k) * 2;
+  return tensor_map<3>(args.w,
+                       {static_cast<uint64_t>(args.k), rows, halves},
+                       {row_bytes, rows * row_bytes},
+                       {64,
+                        static_cast<uint32_t>(tile_rows) / static_cast<uint32_t>(halves),
+                        static_cast<uint32_t>(halves)},
+                       CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+inline CUtensorMap map_of_x(const Sm90GemmArgs& args, int32_t cols) {
+  return tensor_map<2>(args.x,
+                       {static_cast<uint64_t>(args.k), static_cast<uint64_t>(args.m)},
+                       {static_cast<uint64_t>(args.x_stride) * 2},
+                       {64, static_cast<uint32_t>(cols)},
                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
@@ -240,17 +286,16 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
-  config.blockDim = dim3(S::kThreads);
+  config.blockDim = dim3(sm90_gemm_detail::kAllThreads<kCols, kGroups>);
   config.dynamicSmemBytes = sm90_gemm_shared_bytes(plan);
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
   config.numAttrs = plan.split > 1 ? 2 : 1;
-  WR_CUDA(cudaLaunchKernelEx(
-      &config,
-      kKernel,
-      params,
-      sm90_gemm_detail::sm90_gemm_map(args.w, args.k, args.n, args.k, S::kRows / 2),
-      sm90_gemm_detail::sm90_gemm_map(args.x, args.k, args.m, args.x_stride, kCols)));
+  WR_CUDA(cudaLaunchKernelEx(&config,
+                             kKernel,
+                             params,
+                             sm90_gemm_detail::map_of_w(args, gate ? 2 : 1, S::kRows),
+                             sm90_gemm_detail::map_of_x(args, kCols)));
   as_cuda(stream).note_launch("sm90_gemm");
 }
 

@@ -39,7 +39,7 @@ struct Sm90GemmArgs {
 struct Sm90GemmPlan {
   int32_t cols = 32;   // rows of x in a block, padded: 32, 64 or 128
   int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3, with 128 cols also 2
-  int32_t split = 1;   // CTAs that share a tile, each with a part of k
+  int32_t split = 1;   // CTAs that share a tile, each with a part of k: a power of two
   int32_t stages = 4;  // of the ring, 2 to kMaxSm90GemmStages
 };
 

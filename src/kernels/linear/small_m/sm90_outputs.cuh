@@ -34,6 +34,54 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   }
 }
 
+// The same by one warp, beside the products. Squares that are not in quarters: two rows of eight at a time.
+__device__ inline void find_row_scales_by_warp(const Params& p,
+                                               const Place& at,
+                                               int lane,
+                                               float* scales) {
+  constexpr int kAtOnce = 2;
+  const int parts = p.a.k / 64;
+  const auto width = static_cast<float>(p.a.k);
+  if (p.a.m <= kMaxQuarteredRows) {
+    const auto* squares = reinterpret_cast<const float4*>(p.a.squares);
+    const int t = lane / 4;
+    const float scale = inverse_rms(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
+                                    parts,
+                                    lane % 4,
+                                    width,
+                                    p.a.norm_eps);
+    if (lane % 4 == 0 && t < at.num_rows) {
+      scales[t] = scale;
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int first = 0; first < at.num_rows; first += 8 * kAtOnce) {
+    const float* squares[kAtOnce];
+    float sums[kAtOnce] = {};
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      const int t = min(first + 8 * r + lane / 4, at.num_rows - 1);
+      squares[r] = p.a.squares + at.row(t) * parts;
+    }
+#pragma unroll 4
+    for (int i = lane % 4; i < parts; i += 4) {
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+        sums[r] = __fadd_rn(sums[r], squares[r][i]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      const float scale = inverse_rms_of(sums[r], width, p.a.norm_eps);
+      const int t = first + 8 * r + lane / 4;
+      if (lane % 4 == 0 && t < at.num_rows) {
+        scales[t] = scale;
+      }
+    }
+  }
+}
+
 // Writes the sums to shared memory: [kCols][kPitch] float32.
 template <int kCols, int kGroups>
 __device__ void store_partial_sums(unsigned char* sums, const float (&sum)[kCols / 2]) {

@@ -5,6 +5,8 @@
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 
+#include <bit>
+
 namespace warprow::cuda {
 namespace {
 
@@ -50,7 +52,8 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
   WR_CHECK(args.k % 8 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
   WR_CHECK(args.squares == nullptr || args.k % 64 == 0, "k {}", args.k);
   WR_CHECK(args.next_weight == nullptr || sm90_gemm_leaves_norm(args.epilogue, args.n));
-  WR_CHECK(plan.split <= kMaxSm90GemmCluster && plan.stages <= kMaxSm90GemmStages);
+  WR_CHECK(std::has_single_bit(static_cast<uint32_t>(plan.split)) &&
+           plan.split <= kMaxSm90GemmCluster && plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_gemm_shared_bytes(plan), static_cast<size_t>(kSm90GemmSharedBytes));
   WR_CHECK(plan.groups == 3 || plan.groups == 1 || (plan.groups == 2 && plan.cols == 128),
            "{} groups of {} columns",
