@@ -54,7 +54,13 @@ PackedWeight group_tiles_form(TensorType type) {
   return wide(traits.bits == 8, traits.group, traits.has_bias);
 }
 
+bool can_share_tiles(const PackedWeight& a, const PackedWeight& b) {
+  const int8_t* mxfp4 = group_traits(TensorType::kMXFP4).numbers;
+  return (a.numbers == mxfp4) == (b.numbers == mxfp4);
+}
+
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b) {
+  WR_CHECK(can_share_tiles(a, b));
   WR_CHECK(a.scales == ScaleForm::kF32 && b.scales == ScaleForm::kF32);
   const int32_t group = std::min(a.group, b.group);
   const bool has_bias = a.has_bias || b.has_bias;

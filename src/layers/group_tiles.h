@@ -39,6 +39,9 @@ class GroupTiles {
   std::vector<float> biases_;
 };
 
+// Whether matrices of these forms can share tiles. MXFP4's scales, powers of two up to 2^127, fit no tiles but its own.
+[[nodiscard]] bool can_share_tiles(const PackedWeight& a, const PackedWeight& b);
+
 // The smallest tiles that hold a quantised type, without sizes and data: nibbles (of fewer bits too, and as places in a table
 // of 16 numbers), six bits with zero point 32 (of five-bit types too) or bytes with zero point 128.
 PackedWeight group_tiles_form(TensorType type);

@@ -120,14 +120,9 @@ const WeightFormat& linear_format_of(TensorType type,
 }
 
 const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms) {
-  // MXFP4's scales may be too large for tiles of another kind.
-  const auto of_mxfp4 = [](const DeviceForm* form) {
-    return form->product.numbers == group_traits(TensorType::kMXFP4).numbers;
-  };
-  const bool mixed = std::any_of(forms.begin(), forms.end(), of_mxfp4) &&
-                     !std::all_of(forms.begin(), forms.end(), of_mxfp4);
-  const auto of_groups = [mixed](const DeviceForm* form) {
-    return !mixed && form->repack == Repack::kQuantTiles && form->product.scales == ScaleForm::kF32;
+  const auto of_groups = [&forms](const DeviceForm* form) {
+    return form->repack == Repack::kQuantTiles && form->product.scales == ScaleForm::kF32 &&
+           can_share_tiles(form->product, forms.front()->product);
   };
   if (!std::all_of(forms.begin(), forms.end(), of_groups)) {
     return nullptr;
