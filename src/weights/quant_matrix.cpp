@@ -79,8 +79,8 @@ bool is_half(float v) {
           std::fmod(v, std::max(0x1p-24F, std::ldexp(1.0F, std::ilogb(v) - 10))) == 0.0F);
 }
 
-// Checks scales; returns whether all are halves.
-Result<bool> check_scales(const TensorSource& tensor) {
+// Checks scales, and says in the form which numbers they are.
+Result<void> check_scales(const TensorSource& tensor, QuantForm& form) {
   const Scales scales(tensor);
   bool halves = true;
   for (int64_t row = 0; row < tensor.rows; ++row) {
@@ -93,7 +93,9 @@ Result<bool> check_scales(const TensorSource& tensor) {
       halves = halves && (tensor.type == TensorType::kF16 || is_half(scale));
     }
   }
-  return halves;
+  form.half_scales = halves;
+  form.bf16_scales = tensor.type == TensorType::kBF16;
+  return {};
 }
 
 // The group that tiles and panels have where `inputs` share a scale, of a row of `cols`.
@@ -221,17 +223,14 @@ class ByteMatrix final : public TensorsMatrix {
     if (f8 && out->form_.group != 128) {
       out->form_.group = 1;
     }
-    const Result<bool> halves = check_scales(scales);
-    if (!halves) {
-      return tl::unexpected(halves.error());
+    if (Result<void> done = check_scales(scales, out->form_); !done) {
+      return tl::unexpected(done.error());
     }
     if (Result<void> done =
             f8 ? out->read_inputs(of_blocks && count > 1, numbers.name) : Result<void>();
         !done) {
       return tl::unexpected(done.error());
     }
-    out->form_.half_scales = *halves;
-    out->form_.bf16_scales = scales.type == TensorType::kBF16;
     out->form_.wide_inputs = !f8 && config.int8_inputs;
     out->rows_ = rows;
     out->cols_ = cols;
@@ -345,12 +344,9 @@ class PackedMatrix final : public TensorsMatrix {
         return tl::unexpected(done.error());
       }
     }
-    const Result<bool> halves = check_scales(**scales);
-    if (!halves) {
-      return tl::unexpected(halves.error());
+    if (Result<void> done = check_scales(**scales, out->form_); !done) {
+      return tl::unexpected(done.error());
     }
-    out->form_.half_scales = *halves;
-    out->form_.bf16_scales = (*scales)->type == TensorType::kBF16;
     out->form_.number = out->bits_ == 4 ? QuantNumber::kQ4 : QuantNumber::kQ8;
     out->form_.zero_point = 1 << (out->bits_ - 1);
     out->form_.col_unit = groups == 1 ? 1 : out->inputs_;
@@ -488,12 +484,9 @@ class ColumnWordsMatrix final : public TensorsMatrix {
       out->order_ = *std::move(read);
       out->form_.group = out->order_.empty() ? out->form_.group : 1;
     }
-    const Result<bool> halves = check_scales(**scales);
-    if (!halves) {
-      return tl::unexpected(halves.error());
+    if (Result<void> done = check_scales(**scales, out->form_); !done) {
+      return tl::unexpected(done.error());
     }
-    out->form_.half_scales = *halves;
-    out->form_.bf16_scales = (*scales)->type == TensorType::kBF16;
     out->form_.number = out->bits_ == 4 ? QuantNumber::kQ4 : QuantNumber::kQ8;
     out->form_.zero_point = 1 << (out->bits_ - 1);
     out->form_.has_zeros = true;

@@ -36,14 +36,8 @@ class QuantRows {
         scales_at_{first + quant_number_bytes(kKind) + (lane / 4 + rows_[0] * 8) * row_bytes_,
                    (kGates ? second : first) + quant_number_bytes(kKind) +
                        (lane / 4 + rows_[1] * 8) * row_bytes_} {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (kF32Scales) {
-        scales_[i].set_codes(rows_[i], a.codes);
-      } else {
-        scales_[i].set_zero(Numbers::zero_of(rows_[i], a.codes.zero_point));
-      }
-    }
+    set_codes<kKind, kF32Scales>(a.codes, rows_[0], scales_[0]);
+    set_codes<kKind, kF32Scales>(a.codes, rows_[1], scales_[1]);
   }
 
   // Inputs 32 i to 32 i + 31 as weights: two operands of 16 inputs. In ascending order of i.

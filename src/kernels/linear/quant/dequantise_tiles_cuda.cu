@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   const std::byte* scales_at = from + quant_number_bytes(kKind);
   const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * p.scale_bytes;
   typename Numbers::AnyScale scales[2];
-  set_codes<kKind, kF32Scales>(p.codes, scales);
+  set_codes<kKind, kF32Scales>(p.codes, 0, scales[0]);
+  set_codes<kKind, kF32Scales>(p.codes, 1, scales[1]);
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
   QuantWords words = {};

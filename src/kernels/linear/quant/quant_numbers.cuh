@@ -341,16 +341,13 @@ __device__ __forceinline__ void dequantise_step(const QuantWords& words,
   }
 }
 
-// Sets the fields of the scales that are the same for all groups.
+// Sets the fields of a row's scale that are the same for all groups. row: as in QuantNumbers.
 template <PackedKind kKind, bool kF32Scales, typename Scale>
-__device__ __forceinline__ void set_codes(const QuantCodes& codes, Scale (&scales)[2]) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if constexpr (kF32Scales) {
-      scales[i].set_codes(i, codes);
-    } else {
-      scales[i].set_zero(QuantNumbers<kKind, kF32Scales>::zero_of(i, codes.zero_point));
-    }
+__device__ __forceinline__ void set_codes(const QuantCodes& codes, int row, Scale& scale) {
+  if constexpr (kF32Scales) {
+    scale.set_codes(row, codes);
+  } else {
+    scale.set_zero(QuantNumbers<kKind, kF32Scales>::zero_of(row, codes.zero_point));
   }
 }
 

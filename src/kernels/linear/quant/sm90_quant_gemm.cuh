@@ -209,8 +209,8 @@ class Multiplier {
   // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with the current
   // tile. With other scales that was slower (docs/experiments/linears_cuda.md).
   static constexpr bool kReadsAhead = kF32Scales;
-  // Steps of 16 inputs whose numbers are in registers at once.
-  static constexpr int kSteps = kCols == 128 ? 4 : 8;
+  // Steps of 16 inputs whose numbers are in registers at once, with 128 columns.
+  static constexpr int kSteps = 4;
 
   __device__ explicit Multiplier(const QuantParams& q)
       : q_(q),
@@ -220,7 +220,8 @@ class Multiplier {
   __device__ void run(const Place& at, const Ring& ring, float (&sum)[kCols / 2]) {
     with_scale_groups<kKind, kF32Scales>(q_.scales, [&]<typename Tile, int kGroupSteps> {
       typename Tile::Scale scales[2];
-      set_codes<kKind, kF32Scales>(q_.scales.codes, scales);
+      set_codes<kKind, kF32Scales>(q_.scales.codes, 0, scales[0]);
+      set_codes<kKind, kF32Scales>(q_.scales.codes, 1, scales[1]);
       run<Tile, kGroupSteps>(at, ring, scales, sum);
     });
     if constexpr (Numbers::kTimes != 1.0F) {
@@ -450,8 +451,8 @@ class Multiplier {
       wgmma(sum, d[i], wgmma_operand(x + step / 4 * (kCols * 128) + step % 4 * 32, 1024, 16));
     }
     wgmma_commit();
-    // ptxas serialises wgmmas if registers with operands of later ones are written while they run. So this waits for them
-    // here; other warpgroups keep the tensor cores busy.
+    // ptxas serialises wgmmas if registers of their operands are written while they run, and there are no others. So this waits
+    // for them here; other warpgroups keep the tensor cores busy.
     wgmma_wait<0>();
   }
 
@@ -481,15 +482,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     if (lane == 0 && q.pieces > 0) {
       fetch_map(maps.w);
     }
-    if (lane < p.stages) {
-      barrier_init(ring.barriers + lane * 8, 1);
-      barrier_init(ring.barriers + (kMaxSm90GemmStages + lane) * 8, 4 * kGroups);
-    }
-    if (lane == 31) {
-      barrier_init(parts_barrier, 1);
-    }
-    publish_barriers();
-    fence_async_proxy();
+    init_barriers(ring, 4 * kGroups, parts_barrier, lane);
   }
   __syncthreads();
   if (!alone) {
@@ -524,7 +517,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     pdl_wait();
     outputs.fetch_old();
     if (p.a.squares != nullptr) {
-      find_row_scales<S::kConsumers, 8>(p, at, scales);
+      find_row_scales<S::kConsumers>(p, at, scales);
     }
     float sum[kCols / 2] = {};
     Multiplier<kKind, kF32Scales, kCols>(q).run(at, ring, sum);

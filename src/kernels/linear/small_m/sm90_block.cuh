@@ -71,4 +71,21 @@ struct Place {
 
 using Ring = RingCursor<kMaxSm90GemmStages>;
 
+// A warp: initialises the barriers of the ring, whose stages are filled by one thread and read by `users`, and the one for
+// other CTAs' sums.
+__device__ __forceinline__ void init_barriers(const Ring& ring,
+                                              uint32_t users,
+                                              uint32_t parts_barrier,
+                                              int lane) {
+  if (lane < ring.stages) {
+    barrier_init(ring.barriers + lane * 8, 1);
+    barrier_init(ring.barriers + (kMaxSm90GemmStages + lane) * 8, users);
+  }
+  if (lane == 31) {
+    barrier_init(parts_barrier, 1);
+  }
+  publish_barriers();
+  fence_async_proxy();
+}
+
 }  // namespace warprow::cuda::sm90_gemm_detail

@@ -153,15 +153,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
     if (lane == 0) {
       fetch_map(w_map);
     }
-    if (lane < p.stages) {
-      barrier_init(ring.barriers + lane * 8, 1);
-      barrier_init(ring.barriers + (kMaxSm90GemmStages + lane) * 8, 4 * kGroups);
-    }
-    if (lane == 31) {
-      barrier_init(parts_barrier, 1);
-    }
-    publish_barriers();
-    fence_async_proxy();
+    init_barriers(ring, 4 * kGroups, parts_barrier, lane);
   }
   __syncthreads();
   if (!alone) {

@@ -10,8 +10,8 @@
 // From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
 
-// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x. kAtOnce: as in inverse_rms.
-template <int kConsumers, int kAtOnce = 2>
+// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
+template <int kConsumers>
 __device__ void find_row_scales(const Params& p, const Place& at, float* scales) {
   constexpr int kLanes = 4;  // a row
   const int parts = p.a.k / 64;
@@ -19,11 +19,11 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
     const int t = first + threadIdx.x / kLanes;
     const auto scale_from = [&](const auto* squares) {
-      return inverse_rms<kAtOnce>(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
-                                  parts,
-                                  lane,
-                                  static_cast<float>(p.a.k),
-                                  p.a.norm_eps);
+      return inverse_rms<8>(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
+                            parts,
+                            lane,
+                            static_cast<float>(p.a.k),
+                            p.a.norm_eps);
     };
     const float scale = p.a.m <= kMaxQuarteredRows
                             ? scale_from(reinterpret_cast<const float4*>(p.a.squares))
