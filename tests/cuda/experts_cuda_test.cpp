@@ -767,7 +767,7 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                         Case{{8, 2, 512, 256}, PackedKind::kQ8, 64, true, kBF16},
                         Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, kF32, true, 0},
                         Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, kF32, true, 0},
-                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, kF32, true},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, kF32, true, 0},
                         Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, kF32},
                         Case{{16, 4, 288, 96}, PackedKind::kTable, 32, false, kF32},
                         Case{{8, 2, 512, 256}, PackedKind::kTable, 16, false, kF32},

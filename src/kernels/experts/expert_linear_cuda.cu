@@ -38,11 +38,9 @@ void launch_sm90(Stream& stream,
   if (tile_places == 8) {
     if constexpr (kKind == PackedKind::kMxfp4) {
       return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
+    } else if constexpr (has_quant_tiles(kKind)) {
+      return sm90_unit_expert_gemm<kKind, kScales>(stream, gemm, args.epilogue);
     } else {
-      // With a mean of more than three places many experts have two tiles, and this kernel would read their matrices twice.
-      if (kKind == PackedKind::kF8 && gemm.k % 16 == 0 && gemm.max_places <= 3 * gemm.num_experts) {
-        return sm90_f8_unit_gemm(stream, gemm, args.epilogue);
-      }
       return sm90_expert_gemm<kKind, kScales, 8>(stream, gemm, args.epilogue);
     }
   }

@@ -35,16 +35,17 @@ struct ExpertGemmArgs {
   bool has_biases = false;  // of groups
 };
 
-// Hopper. kCols: expert_tile_places of the work list: 32, 64, 96 or 128 for kMxfp4, else 8, 32 or 128. One file for each
-// instance (cmake/stubs.cmake).
+// Hopper. kCols: expert_tile_places of the work list: 8 (only kBF16), 32, 64 or 96 (only kMxfp4) or 128. One file for
+// each instance (cmake/stubs.cmake).
 template <PackedKind kKind, ScaleForm kScales, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for MXFP4 and a work list of up to eight places a tile.
 void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
-// The same for kF8 with k a multiple of 16, faster where an expert has few places.
-void sm90_f8_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+// The same for matrices in tiles of linear operations and a work list of up to eight places a tile.
+template <PackedKind kKind, ScaleForm kScales>
+void sm90_unit_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for a work list of 256 places a tile, and x by place.
 template <PackedKind kKind>
