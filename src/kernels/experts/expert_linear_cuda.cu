@@ -123,6 +123,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .n = args.n,
       .k = args.w.k,
       .tile_bytes = tiles ? quant_tile_bytes(args.w) : 0,
+      .tile_pieces = tiles ? quant_tile_pieces(quant_tile_bytes(args.w)) : 0,
       .log2_group = std::countr_zero(static_cast<uint32_t>(args.w.group)),
       .scale_bytes = quant_scale_bytes(args.w),
       .codes = quant_codes(args.w),

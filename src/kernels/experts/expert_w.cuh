@@ -155,14 +155,17 @@ struct ExpertW<PackedKind::kBF16> {
     }
   }
 
-  // Begins sum += w * x^T over a stage's inputs. kXBytes: of x of 64 inputs.
-  template <bool kGates, int kTiles, int kXBytes, int kSums>
+  // Begins sum += w * x^T over a stage's inputs, for the rows of one of kGroups warpgroups. w: of all groups; kXBytes: of x of 64
+  // inputs.
+  template <bool kGates, int kGroups, int kTiles, int kXBytes, int kSums>
   __device__ __forceinline__ static void multiply(const ExpertGemmArgs& /*a*/,
                                                   float (&sum)[kSums],
                                                   uint32_t w,
+                                                  int group,
                                                   uint32_t x,
                                                   int /*step*/,
                                                   int /*thread*/) {
+    w += group * kTileBytes;
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -265,9 +268,15 @@ struct ExpertW<PackedKind::kMxfp4> {
     }
   }
 
-  template <bool kGates, int kTiles, int kXBytes, int kSums>
-  __device__ __forceinline__ static void multiply(
-      const ExpertGemmArgs& a, float (&sum)[kSums], uint32_t w, uint32_t x, int step, int thread) {
+  template <bool kGates, int kGroups, int kTiles, int kXBytes, int kSums>
+  __device__ __forceinline__ static void multiply(const ExpertGemmArgs& a,
+                                                  float (&sum)[kSums],
+                                                  uint32_t w,
+                                                  int group,
+                                                  uint32_t x,
+                                                  int step,
+                                                  int thread) {
+    w += group * (kTiles * kTileBytes);
     const uint64_t of_x = wgmma_operand(x, 1024, 16);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {

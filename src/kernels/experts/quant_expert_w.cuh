@@ -123,68 +123,67 @@ struct ExpertTiles {
   static constexpr int kTileBytes = 4 * kPartBytes;
   static constexpr int kPending = 0;  // as MXFP4
 
-  // Part `part` of 64 rows: which 16 rows of an expert's matrix. -1: behind its end.
-  template <LinearEpilogue kEpilogue>
-  __device__ static int rows_of(int n, int tile, int part) {
-    if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
-      const int half = n / (2 * kQuantTileRows);
-      const int at = tile * 2 + part % 2;
-      return at < half ? part / 2 * half + at : -1;
-    } else {
-      const int at = tile * 4 + part;
-      return at < n / kQuantTileRows ? at : -1;
-    }
-  }
+  // Of all tiles, since TMA accepts any coordinates.
   template <LinearEpilogue kEpilogue, int kTiles>
-  __device__ static int loaded_bytes(const ExpertGemmArgs& a, int first, int count, int /*step*/) {
+  __device__ static int loaded_bytes(const ExpertGemmArgs& a, int /*first*/, int count, int /*step*/) {
     static_assert(kTiles == 1);
-    constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
-    constexpr int kOfTile = kGates ? 2 : 4;  // each of gate rows has one of up rows
-    const int all = (kGates ? a.n / 2 : a.n) / kQuantTileRows;
-    return max(0, min(count * kOfTile, all - first * kOfTile)) * (kGates ? 2 : 1) * a.tile_bytes;
+    return count * 4 * a.tile_bytes;
   }
 
+  // Words of a piece of a tile; pieces of tiles along k; tiles of 16 rows; matrices. A gated expert has two matrices.
   template <LinearEpilogue kEpilogue>
-  static CUtensorMap map(const ExpertGemmArgs& /*args*/, int /*groups*/) {
-    return {};
+  static CUtensorMap map(const ExpertGemmArgs& args, int groups) {
+    constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
+    const auto pieces = static_cast<uint64_t>(args.tile_pieces);
+    const uint64_t piece = static_cast<uint64_t>(args.tile_bytes) / pieces;
+    const auto across = static_cast<uint64_t>((args.k + kInputs - 1) / kInputs);
+    const uint64_t row = across * static_cast<uint64_t>(args.tile_bytes);
+    const auto all = static_cast<uint64_t>(args.num_experts) * (args.n / kQuantTileRows);
+    const uint64_t rows = kGates ? static_cast<uint64_t>(args.n / (2 * kQuantTileRows)) : all;
+    return tensor_map<4>(args.w,
+                         {piece / 8, across * pieces, rows, all / rows},
+                         {piece, row, rows * row},
+                         {static_cast<uint32_t>(piece / 8),
+                          static_cast<uint32_t>(pieces),
+                          static_cast<uint32_t>(groups * (kGates ? 2 : 4)),
+                          kGates ? 2U : 1U},
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                         CU_TENSOR_MAP_DATA_TYPE_INT64,
+                         CU_TENSOR_MAP_SWIZZLE_NONE);
   }
 
   template <LinearEpilogue kEpilogue, int kGroups, int kTiles>
   __device__ static void load(const ExpertGemmArgs& a,
-                              const CUtensorMap& /*map*/,
+                              const CUtensorMap& map,
                               uint32_t to,
                               uint32_t barrier,
                               int expert,
                               int tile,
                               int step,
                               uint64_t policy) {
-    const int steps = (a.k + kInputs - 1) / kInputs;
-    const int64_t first = int64_t{expert} * (a.n / kQuantTileRows);
-#pragma unroll
-    for (int i = 0; i < kGroups * 4; ++i) {
-      const int rows = rows_of<kEpilogue>(a.n, tile + i / 4, i % 4);
-      if (rows >= 0) {
-        bulk_load(
-            to + i * kPartBytes,
-            static_cast<const std::byte*>(a.w) + ((first + rows) * steps + step) * a.tile_bytes,
-            a.tile_bytes,
-            barrier,
-            policy);
-      }
+    const int at = step * a.tile_pieces;
+    if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+      tma_load_4d(to, map, barrier, 0, at, tile * 2, expert * 2, policy);
+    } else {
+      tma_load_4d(
+          to, map, barrier, 0, at, expert * (a.n / kQuantTileRows) + tile * 4, 0, policy);
     }
   }
 
-  template <bool kGates, int kTiles, int kXBytes, int kSums>
+  // A gated stage has the gate tiles of all groups, then their up tiles.
+  template <bool kGates, int kGroups, int kTiles, int kXBytes, int kSums>
   __device__ __forceinline__ static void multiply(const ExpertGemmArgs& a,
                                                   float (&sum)[kSums],
                                                   uint32_t w,
+                                                  int group,
                                                   uint32_t x,
                                                   int /*step*/,
                                                   int thread) {
     const int warp = thread / 32;
-    const uint32_t first = w + (kGates ? warp / 2 : warp) * kPartBytes;
+    const uint32_t first =
+        w + (kGates ? group * 2 + warp / 2 : group * 4 + warp) * a.tile_bytes;
     QuantRows<kKind, kF32Scales, kGates> rows(
-        a, first, first + 2 * kPartBytes, warp % 2 == 1, thread % 32);
+        a, first, first + kGroups * 2 * a.tile_bytes, warp % 2 == 1, thread % 32);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // 64 inputs
       uint32_t d[2][2][4];

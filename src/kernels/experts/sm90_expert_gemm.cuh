@@ -35,24 +35,17 @@ namespace sm90_expert_detail {
 
 template <typename W, int kCols>
 struct Sizes {
-  // Dequantising needs more warps than multiplying: with few places more CTAs an SM, else more consumer warpgroups, which get
-  // registers of the other warps (setmaxnreg).
+  // Dequantising needs more warps than multiplying, so it has more consumer warpgroups. With 128 places these get registers of
+  // the other warps (setmaxnreg). With fewer, a group's rows of w are as few bytes as the rows of x, so four groups share x.
   static constexpr bool kDequantises = W::kDequantises;
   static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
-  // Small tiles of w: two of them in a stage. 32 places of x are as many bytes as 128 rows of w, so four groups share them.
-  static constexpr bool kHasPairs = W::kHasSmallTiles && kCols < 128;
   // Consumer warpgroups.
-  static constexpr int kGroups = kHasPairs ? 4 : kHasManyGroups ? 3 : kCols == 128 ? 2 : 1;
-  static constexpr int kCtas = kHasPairs                     ? 1
-                               : kCols == 8 && !kDequantises ? 2
-                               : kDequantises && kCols <= 32 ? 3
-                                                             : 1;  // an SM
+  static constexpr int kGroups = kHasManyGroups ? 3 : kDequantises ? 4 : kCols == 128 ? 2 : 1;
+  static constexpr int kCtas = kCols == 8 ? 2 : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kGatherers = kCols == 8 || kCtas > 1       ? 64
-                                    : kHasPairs || kHasManyGroups ? 96
-                                                                  : 128;
+  static constexpr int kGatherers = kCols == 8 ? 64 : kDequantises ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  static constexpr int kTiles = kHasPairs ? 2 : 1;     // of w in a stage
+  static constexpr int kTiles = W::kHasSmallTiles && kCols < 128 ? 2 : 1;  // of w in a stage
   static constexpr int kInputs = kTiles * W::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Pieces of 16 bytes that a gatherer copies of a block; some gatherers copy one less.
@@ -175,8 +168,8 @@ __device__ __forceinline__ void sum_by_group(const Params& p,
   for (int step = 0; step < p.steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.phase);
     const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-    W::template multiply<kGates, S::kTiles, S::kXBlockBytes>(
-        p.a, sum, x + S::kXBytes + group * S::kTileBytes, x, step, thread);
+    W::template multiply<kGates, S::kGroups, S::kTiles, S::kXBlockBytes>(
+        p.a, sum, x + S::kXBytes, group, x, step, thread);
     wgmma_wait<W::kPending>();
     if (thread == 0 && (W::kPending == 0 || step > 0)) {
       barrier_arrive(W::kPending == 0 ? ring.empty() : used);

@@ -28,6 +28,7 @@ struct ExpertGemmArgs {
   int32_t k;
   // w in tiles of linear operations (quant_tiles.h).
   int32_t tile_bytes = 0;
+  int32_t tile_pieces = 0;  // quant_tile_pieces
   int32_t log2_group = 7;   // inputs of a scale
   int32_t scale_bytes = 4;  // of a row's scale in a group, without bias and zero point
   QuantCodes codes;

@@ -168,8 +168,8 @@ class Consumer {
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.full(), ring.phase);
       const uint32_t x = ring.data + ring.stage * S::kStageBytes;
-      W::template multiply<kEpilogue == LinearEpilogue::kSwiGlu, 1, kXBytes>(
-          p_.a, sum, x + kXBytes + group_ * W::kTileBytes, x, step, thread_);
+      W::template multiply<kEpilogue == LinearEpilogue::kSwiGlu, kGroups, 1, kXBytes>(
+          p_.a, sum, x + kXBytes, group_, x, step, thread_);
       wgmma_wait<W::kPending>();
       if constexpr (W::kPending == 0) {
         release(ring.empty());

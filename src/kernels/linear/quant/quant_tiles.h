@@ -66,6 +66,15 @@ constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
          kQuantTileCols / weight.group * kQuantTileRows * of_group;
 }
 
+// Equal pieces of a tile that a tensor map can have: of up to 256 words of 8 bytes and multiples of 16 bytes.
+constexpr int32_t quant_tile_pieces(int32_t tile_bytes) {
+  int32_t pieces = 1;
+  while (tile_bytes / 16 % pieces != 0 || tile_bytes / pieces > 2048) {
+    ++pieces;
+  }
+  return pieces;
+}
+
 // What a matrix's stored codes stand for: number = code - zero_point. kTable: a code is the byte at its place in `table`, which
 // holds numbers + 128, four in a word, the first one lowest; zero_point is 128.
 struct QuantCodes {
