@@ -132,6 +132,7 @@ if(WARPROW_CUDA)
     elseif(kind STREQUAL kMxfp4)
       list(APPEND widths 64 96)
     else()
+      list(APPEND widths 64)
       kernel_stub(sm90_unit_expert_gemm_${kind}_${scales}_sm90 experts/sm90_unit_expert_gemm.cuh
         WR_KIND=PackedKind::${kind} WR_SCALES=ScaleForm::${scales})
     endif()

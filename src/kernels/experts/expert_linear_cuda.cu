@@ -47,10 +47,12 @@ void launch_sm90(Stream& stream,
   if (tile_places == 32) {
     return sm90_expert_gemm<kKind, kScales, 32>(stream, gemm, args.epilogue);
   }
-  if constexpr (kKind == PackedKind::kMxfp4) {
+  if constexpr (kKind != PackedKind::kBF16) {
     if (tile_places == 64) {
       return sm90_expert_gemm<kKind, kScales, 64>(stream, gemm, args.epilogue);
     }
+  }
+  if constexpr (kKind == PackedKind::kMxfp4) {
     if (tile_places == 96) {
       return sm90_expert_gemm<kKind, kScales, 96>(stream, gemm, args.epilogue);
     }
