@@ -12,6 +12,7 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/expert_w.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
+#include "kernels/experts/unit_rounds.cuh"
 #include "kernels/linear/quant/quant_numbers.cuh"
 #include "kernels/linear/quant/quant_tiles.h"
 #include "kernels/linear/quant/shared_tile.cuh"
@@ -21,11 +22,10 @@
 
 // Formula: as in expert_linear.h, for matrices in tiles of linear operations (quant_tiles.h) and tiles of the work list of up
 //   to eight places.
-// Mapping: one CTA an SM, with an equal share of the units of all tiles of the list, in order. A unit is 16 rows of an expert's
-//   matrix and the places of a tile, in one chain of mma.sync m16n8k16 over k; a gated unit is 16 gate rows and their up rows,
-//   which two warps have, and they exchange half of their sums. In a round all warps have adjacent units, of one or two tiles of
-//   the list. One more warp copies the rows of x of these tiles to a ring that all warps share. Each warp copies w to a ring of
-//   its own, across the ends of units. If the share has fewer units than a round, the rings of these are deeper.
+// Mapping: one CTA an SM; units and rounds as in unit_rounds.cuh. A warp has 16 rows in one chain of mma.sync m16n8k16 over k; of
+//   a gated unit two warps have the gate and the up rows, and they exchange half of their sums. One more warp copies the rows of x
+//   of a round to a ring that all warps share. Each warp copies w to a ring of its own, across the ends of units. If a round has
+//   few units, their rings are deeper.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
 //   A product with x by place follows another product with the same list. That one waited for the list, so this one reads the
 //   list and loads w before it waits for the preceding kernel.
@@ -38,17 +38,14 @@ namespace sm90_unit_detail {
 
 constexpr int kWarps = 16;  // that multiply
 constexpr int kThreads = (kWarps + 1) * 32;
-constexpr int kBlock = 8;       // most places of a tile of the list
-constexpr int kListTiles = 2;   // of the list, in a round
 constexpr int kStageTiles = 2;  // of 128 inputs, in a stage of x
 constexpr int kStageInputs = kStageTiles * kQuantTileCols;
 constexpr int kRowBytes = kStageInputs * 2 + 16;  // of x in a stage; no bank conflicts
 constexpr int kMaxStages = 8;                     // of x
 constexpr int kMaxCopies = kWarps * kMaxStages;   // of w, in the rings of all warps
-constexpr int kListRoom = 192;
 constexpr int kExchangeBytes = 2 * kWarps * 32 * 8;  // half of the sums, double-buffered
 constexpr int kSharedBytes = 208 * 1024;             // room for a small kernel beside this one
-constexpr int kXBytes = kListTiles * kBlock * kRowBytes * 3;  // for all stages
+constexpr int kXBytes = kRoundTiles * kUnitPlaces * kRowBytes * 3;  // for all stages
 
 using XRing = RingCursor<kMaxStages>;
 
@@ -60,96 +57,21 @@ constexpr int copy_tiles(PackedKind kind, bool f32_scales) {
 struct Params {
   ExpertGemmArgs a;
   ScaleGroups scales;
-  int32_t units;          // of a tile of the list
+  UnitShares shares;
   int32_t tiles;          // of 128 inputs
-  int32_t x_rows;         // most places of a tile of the list
-  int32_t x_stage_bytes;  // rows of x of kListTiles tiles
+  int32_t x_stage_bytes;  // rows of x of a round
   int32_t x_stages;
   int32_t copy_bytes;  // room for a copy
   int32_t copies;      // room for so many, in all rings
-  uint32_t inverse_units;  // see inverse()
-  uint32_t inverse_grid;
   uint32_t zero;  // 0, which the compiler does not know
 };
 
-// a / b for numbers of up to 2^20: a part of the instructions of a division.
-__device__ __forceinline__ int small_quotient(int a, int b) {
-  return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5F, static_cast<float>(b)));
-}
-
-// Adjacent units that a CTA's warps have at a time.
-struct Round {
-  int tile;    // of the list, of the first unit
-  int number;  // of the first unit, in that tile
-  int left;    // units of this round and those behind it
-  int width;   // most units of a round
-
-  [[nodiscard]] __device__ __forceinline__ int count(int units) const {
-    return min(min(left, width), kListTiles * units - number);
-  }
-  // Of how many tiles its units are.
-  [[nodiscard]] __device__ __forceinline__ int num_tiles(int units) const {
-    return number + count(units) > units ? 2 : 1;
-  }
-  __device__ __forceinline__ void next(int units) {
-    const int n = count(units);
-    left -= n;
-    number += n;
-#pragma unroll
-    for (int i = 0; i < kListTiles; ++i) {
-      if (number >= units) {
-        number -= units;
-        ++tile;
-      }
-    }
-  }
-};
-
-// All units of the CTA.
-template <int kMostUnits>
-__device__ __forceinline__ Round share_of_cta(const Params& p, int num_tiles) {
-  const int units = num_tiles * p.units;
-  const auto cta = static_cast<int>(blockIdx.x);
-  const auto share = static_cast<int>(__umulhi(units, p.inverse_grid));
-  const int more = units - share * static_cast<int>(gridDim.x);
-  const int first = cta * share + min(cta, more);
-  Round round;
-  round.tile = static_cast<int>(__umulhi(first, p.inverse_units));
-  round.number = first - round.tile * p.units;
-  round.left = share + (cta < more ? 1 : 0);
-  // Rounds of equal width, so that the last one keeps as many bytes in flight as others.
-  const int rounds = max(1, (round.left + kMostUnits - 1) / kMostUnits);
-  round.width = small_quotient(round.left + rounds - 1, rounds);
-  return round;
-}
-
 // What the CTA's warps share.
 struct Shared {
-  const int4* list;  // entries of the list from tile `first_tile` on
-  int first_tile;
+  UnitList list;
   float2* exchange;
   uint32_t copies;
   uint32_t copy_barriers;
-
-  [[nodiscard]] __device__ __forceinline__ int4 entry(int tile) const {
-    return list[tile - first_tile];
-  }
-};
-
-// Unit `index` of a round.
-struct Unit {
-  int4 entry;  // of the list
-  int number;  // in the expert's matrix
-  int behind;  // 1: of the second tile of the round
-
-  __device__ __forceinline__ Unit(const Params& p,
-                                  const Shared& shared,
-                                  const Round& round,
-                                  int index)
-      : number(round.number + index), behind(number >= p.units ? 1 : 0) {
-    number -= behind * p.units;
-    entry = shared.entry(round.tile + behind);
-  }
 };
 
 // One warp: copies rows of x.
@@ -159,32 +81,14 @@ __device__ __forceinline__ void load_x(const Params& p,
                                        Round round) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = read_again();
-  for (; round.left > 0; round.next(p.units)) {
-    // Where the lane's row of a stage is in x. Null: the row has no place.
-    const Bf16* own_row = nullptr;
-    int num_rows = 0;
-#pragma unroll
-    for (int i = 0; i < kListTiles; ++i) {
-      if (i >= round.num_tiles(p.units)) {
-        break;
-      }
-      const int4 entry = shared.entry(round.tile + i);
-      num_rows += entry.z;
-      const int own = lane - i * p.x_rows;
-      if (own >= 0 && own < entry.z) {
-        int64_t row = entry.y + own;
-        if (p.a.slots != nullptr) {
-          row = __ldcg(p.a.slots + row) / p.a.num_chosen;
-        }
-        own_row = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride;
-      }
-    }
+  for (; round.left > 0; round.next(p.shares.units)) {
+    const RoundRows rows(p.a, p.shares, shared.list, round);
     for (int input = 0; input < p.a.k; input += kStageInputs, ring.next()) {
       const int bytes = min(kStageInputs, p.a.k - input) * 2;
       const uint32_t own = ring.data + ring.stage * p.x_stage_bytes + lane * kRowBytes;
       barrier_wait(ring.empty(), ring.phase ^ 1);
       fence_async_proxy();
-      if (own_row != nullptr) {
+      if (rows.own != nullptr) {
         // Zeros behind the row's end, up to that of a tile.
         for (int at = bytes; at % (kQuantTileCols * 2) != 0; at += 16) {
           store_shared_four(own + at, uint4{});
@@ -192,11 +96,11 @@ __device__ __forceinline__ void load_x(const Params& p,
       }
       __syncwarp();
       if (lane == 0) {
-        barrier_arrive_expecting(ring.full(), num_rows * bytes);
+        barrier_arrive_expecting(ring.full(), rows.count * bytes);
       }
       __syncwarp();
-      if (own_row != nullptr) {
-        bulk_load(own, own_row + input, bytes, ring.full(), policy);
+      if (rows.own != nullptr) {
+        bulk_load(own, rows.own + input, bytes, ring.full(), policy);
       }
     }
   }
@@ -235,8 +139,8 @@ class UnitWarp {
       set_codes<kKind, kF32Scales>(p_.scales.codes, 0, codes[0]);
       set_codes<kKind, kF32Scales>(p_.scales.codes, 1, codes[1]);
       int turn = 0;
-      for (Round now = round; now.left > 0; now.next(p_.units), ++turn) {
-        if (index_ < now.count(p_.units)) {
+      for (Round now = round; now.left > 0; now.next(p_.shares.units), ++turn) {
+        if (index_ < now.count(p_.shares.units)) {
           multiply_unit<Tile, kGroupSteps>(now, codes, turn);
         } else {
           skip();
@@ -259,14 +163,14 @@ class UnitWarp {
     // Moves to the warp's unit in `round`, or in the next round in which it has one.
     __device__ __forceinline__ void enter(const UnitWarp& of) {
       const Params& p = of.p_;
-      while (round.left > 0 && of.index_ >= round.count(p.units)) {
-        round.next(p.units);
+      while (round.left > 0 && of.index_ >= round.count(p.shares.units)) {
+        round.next(p.shares.units);
       }
       left = 0;
       if (round.left > 0) {
-        const Unit unit(p, of.shared_, round, of.index_);
+        const Unit unit(of.shared_.list, round, p.shares.units, of.index_);
         const int64_t rows = int64_t{warp_uniform(unit.entry.x)} * (p.a.n / kQuantTileRows) +
-                             of.member_ * p.units + unit.number;
+                             of.member_ * p.shares.units + unit.number;
         w = static_cast<const std::byte*>(p.a.w) + rows * p.tiles * p.a.tile_bytes;
         left = p.tiles;
       }
@@ -284,7 +188,7 @@ class UnitWarp {
     feed_.w += bytes;
     feed_.left -= kCopyTiles;
     if (feed_.left <= 0) {
-      feed_.round.next(p_.units);
+      feed_.round.next(p_.shares.units);
       feed_.enter(*this);
     }
   }
@@ -351,9 +255,9 @@ class UnitWarp {
   __device__ __forceinline__ void multiply_unit(const Round& round,
                                                 const typename Tile::Scale (&codes)[2],
                                                 int turn) {
-    const Unit unit(p_, shared_, round, index_);
+    const Unit unit(shared_.list, round, p_.shares.units, index_);
     // Rows behind the last one have its values, and their products are not used.
-    const int row = unit.behind * p_.x_rows + min(lane_ % kBlock, p_.x_rows - 1);
+    const int row = unit.slot * p_.shares.x_rows + min(lane_ % kUnitPlaces, p_.shares.x_rows - 1);
     const uint32_t x_at = row * kRowBytes + lane_ / 8 * 16;
     float sum[4] = {};
 #pragma unroll 1
@@ -458,28 +362,14 @@ unit_expert_kernel(const __grid_constant__ Params p) {
     }
   };
   wait(!lists_are_old);
-  const int num_tiles = __ldcg(p.a.tiles);
-  const auto copy_list = [&](int first) {
-    if (thread < min(kListRoom, p.a.max_tiles - first)) {
-      list[thread] = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + first + thread);
-    }
-  };
-  // Where the list is short, it is not waited for how long it is.
-  const bool is_short = p.a.max_tiles <= kListRoom;
-  if (is_short) {
-    copy_list(0);
-  }
-  const Round round = share_of_cta<kGates ? kWarps / 2 : kWarps>(p, warp_uniform(num_tiles));
-  if (!is_short) {
-    copy_list(round.tile);
-  }
+  Shared shared;
+  Round round = read_list(p.a, p.shares, kGates ? kWarps / 2 : kWarps, list, shared.list);
+  round.even_out();  // the last round keeps as many bytes in flight as others
   __syncthreads();
   const uint32_t x = shared_address(memory) + kExchangeBytes;
-  const Shared shared{list,
-                      is_short ? 0 : round.tile,
-                      reinterpret_cast<float2*>(memory),
-                      x + kXBytes,
-                      shared_address(copy_barriers)};
+  shared.exchange = reinterpret_cast<float2*>(memory);
+  shared.copies = x + kXBytes;
+  shared.copy_barriers = shared_address(copy_barriers);
   const XRing ring{x, shared_address(x_barriers), p.x_stages};
   if (round.left == 0) {
     wait(lists_are_old);
@@ -493,18 +383,12 @@ unit_expert_kernel(const __grid_constant__ Params p) {
   }
 }
 
-// __umulhi(a, inverse(d)) is a / d for 0 <= a < 2^32 / d.
-inline uint32_t inverse(int32_t d) {
-  return d == 1 ? 0xffffffffU : static_cast<uint32_t>((int64_t{1} << 32) / d + 1);
-}
-
 template <PackedKind kKind, bool kF32Scales, bool kGates>
 void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
   const int32_t grid = stream.device().facts().num_sms;
-  const int32_t units = args.n / (kGates ? 2 * kQuantTileRows : kQuantTileRows);
-  const int32_t x_rows = std::clamp(args.max_places / args.num_chosen, 1, kBlock);
+  const UnitShares shares(args, args.n / (kGates ? 2 * kQuantTileRows : kQuantTileRows), grid);
   const int32_t copy_bytes = round_up(copy_tiles(kKind, kF32Scales) * args.tile_bytes, 128);
-  const int32_t x_stage_bytes = round_up(kListTiles * x_rows * kRowBytes, 128);
+  const int32_t x_stage_bytes = round_up(kRoundTiles * shares.x_rows * kRowBytes, 128);
   const Params params{
       .a = args,
       .scales = {.group = 1 << args.log2_group,
@@ -512,21 +396,15 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
                  .has_zeros = args.has_zero_points,
                  .has_bias = args.has_biases,
                  .bf16 = args.scale_bytes == 2},
-      .units = units,
+      .shares = shares,
       .tiles = ceil_div(args.k, kQuantTileCols),
-      .x_rows = x_rows,
       .x_stage_bytes = x_stage_bytes,
       .x_stages = std::min(kMaxStages, kXBytes / x_stage_bytes),
       .copy_bytes = copy_bytes,
       .copies = std::min(kMaxCopies, (kSharedBytes - kExchangeBytes - kXBytes) / copy_bytes),
-      .inverse_units = inverse(units),
-      .inverse_grid = inverse(grid),
       .zero = 0};
   constexpr auto* kKernel = &unit_expert_kernel<kKind, kF32Scales, kGates>;
   LaunchShape shape;
-  // Tiles of the list that a CTA's share may touch.
-  WR_CHECK_LE(args.max_tiles <= kListRoom ? 0 : ceil_div(args.max_tiles, grid) + 2, kListRoom);
-  WR_CHECK_LT(int64_t{args.max_tiles} * units * std::max(units, grid), int64_t{1} << 32);
   shape.grid = dim3(static_cast<unsigned>(grid));
   shape.block = dim3(kThreads);
   shape.shared_bytes = kSharedBytes;
