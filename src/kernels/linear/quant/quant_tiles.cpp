@@ -22,17 +22,20 @@ struct TileNumbers {
   uint8_t at[kRows][kCols];
 };
 
-void put_bytes(const TileNumbers& tile, uint8_t* to) {
+void put_bytes(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
   for (int64_t step = 0; step < kCols / 16; ++step) {
     for (int64_t lane = 0; lane < 32; ++lane) {
       const int64_t u = lane / 4;
       for (int64_t word = 0; word < 2; ++word) {
         const int64_t c = step * 16 + lane % 4 * 2 + word * 8;
-        uint8_t* bytes = to + step / 2 * 512 + lane * 16 + step % 2 * 8 + word * 4;
-        bytes[0] = tile.at[u + 8][c];
-        bytes[1] = tile.at[u][c];
-        bytes[2] = tile.at[u + 8][c + 1];
-        bytes[3] = tile.at[u][c + 1];
+        uint32_t bytes = 0;
+        for (int64_t next = 0; next < 2; ++next) {
+          const uint32_t pair = tile.at[u + 8][c + next] | uint32_t{tile.at[u][c + next]} << 8;
+          bytes |= pair << (16 * next);
+        }
+        bytes = kind == PackedKind::kF8 ? quant_f8_word(bytes) : bytes;
+        std::memcpy(
+            to + step / 2 * 512 + lane * 16 + step % 2 * 8 + word * 4, &bytes, sizeof(bytes));
       }
     }
   }
@@ -81,7 +84,7 @@ void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
     }
     return;
   }
-  put_bytes(tile, to);
+  put_bytes(kind, tile, to);
 }
 
 }  // namespace

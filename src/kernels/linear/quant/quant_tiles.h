@@ -18,7 +18,7 @@
 // Lane l has rows u = l / 4 and u + 8, and inputs c = l % 4 * 2, c + 1, c + 8 and c + 9 of each 16. It has a word for each
 // register pair or quadruple, four words at a time (uint4), lane after lane:
 //   8 bits: two words for 16 inputs. Word 0 has rows u and u + 8 at c and c + 1, word 1 at c + 8 and c + 9. Byte 1 is
-//           (u, c), byte 3 (u, c + 1), byte 0 (u + 8, c), byte 2 (u + 8, c + 1).
+//           (u, c), byte 3 (u, c + 1), byte 0 (u + 8, c), byte 2 (u + 8, c + 1). Of kF8 the bits are in quant_f8_word's order.
 //   4 bits: one word for 16 inputs. Nibbles 0 to 3 are (u, c), (u + 8, c), (u, c + 8), (u + 8, c + 8); nibbles 4 to 7 the
 //           same one input further.
 //   6 bits: the lower four bits as above, then the upper two, one word for 32 inputs. Those of nibble j are the word's bits
@@ -43,6 +43,20 @@ WR_HD constexpr int32_t quant_number_bytes(PackedKind kind) {
   const bool nibbles = kind == PackedKind::kQ4 || kind == PackedKind::kTable;
   const int32_t bits = nibbles ? 4 : kind == PackedKind::kQ6 ? 6 : 8;
   return kQuantTileRows * kQuantTileCols / 8 * bits;
+}
+// The order of a word's bits for kF8, from four e4m3 numbers as bytes. In each half the number of row u has its sign at bit 15 and
+// the rest at bits 10 to 4, as a bf16 has them. That of row u + 8 has its exponent at bits 14 to 11 and its fraction at bits 2 to
+// 0; its sign is bit 3 of the other half. So a rotation by 4 bits brings sign and exponent to their places, a shift the fraction.
+WR_HD constexpr uint32_t quant_f8_word(uint32_t bytes) {
+  uint32_t word = 0;
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t lower = bytes >> (16 * half) & 0xffU;  // of row u + 8
+    const uint32_t upper = bytes >> (16 * half + 8) & 0xffU;
+    const uint32_t own = (upper & 0x80U) << 8 | (upper & 0x7fU) << 4 | (lower & 0x78U) << 8 |
+                         (lower & 7U);
+    word |= own << (16 * half) | (lower >> 7) << (16 * (1 - half) + 3);
+  }
+  return word;
 }
 // Whether CUDA keeps matrices of this kind in the tiles of this file.
 constexpr bool has_quant_tiles(PackedKind kind) {
