@@ -5,6 +5,7 @@
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -61,7 +62,10 @@ TEST(QuantTiles, ANumberLiesWhereItsLaneLooks) {
       std::memcpy(&word, tile.data() + lane * 16, sizeof(word));
       EXPECT_EQ(word, 0xbU << 20);  // nibble 5: one input further, the lower row
     } else {
-      EXPECT_EQ(static_cast<int>(tile[lane * 16 + 2]), 0xb);
+      // Byte 2: the lower row, one input further.
+      uint32_t word = 0;
+      std::memcpy(&word, tile.data() + lane * 16, sizeof(word));
+      EXPECT_EQ(word, kind == PackedKind::kF8 ? quant_f8_word(0xb0000) : 0xb0000U);
     }
     uint32_t scale = 0;
     const auto bytes = static_cast<size_t>(quant_number_bytes(kind));
@@ -69,6 +73,43 @@ TEST(QuantTiles, ANumberLiesWhereItsLaneLooks) {
     EXPECT_EQ(scale, quant_scale_word(kind, 9, 0.75F));
     if (weight.has_zero_points) {
       EXPECT_EQ(static_cast<int>(tile[bytes + 2 * 16 * 4 + 9]), 3);
+    }
+  }
+}
+
+// What kernels do with the word: one row is masked, the other takes a rotation and a shift. Both have sign, exponent and fraction
+// where a bf16 has them.
+TEST(QuantTiles, AWordOfF8IsReadInFewSteps) {
+  const auto as_bf16 = [](uint32_t number) {
+    return (number & 0x80U) << 8 | (number & 0x7fU) << 4;
+  };
+  for (uint32_t number = 0; number < 256; ++number) {
+    const uint32_t bytes[4] = {number, number ^ 0x5aU, number ^ 0xffU, number ^ 0x81U};
+    const uint32_t word = quant_f8_word(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24);
+    EXPECT_EQ(word & 0x87f087f0U, as_bf16(bytes[1]) | as_bf16(bytes[3]) << 16);
+    EXPECT_EQ((std::rotr(word, 4) & 0x87808780U) | (word << 4 & 0x00700070U),
+              as_bf16(bytes[0]) | as_bf16(bytes[2]) << 16);
+  }
+}
+
+// Tiles of more than 2,048 bytes are two equal pieces of multiples of 16 bytes.
+TEST(QuantTiles, PiecesOfATileFitATensorMap) {
+  for (const PackedKind kind :
+       {PackedKind::kF8, PackedKind::kQ4, PackedKind::kQ6, PackedKind::kQ8}) {
+    for (const int32_t group : {32, 64, 128}) {
+      for (const ScaleForm scales : {ScaleForm::kF16, ScaleForm::kBF16}) {
+        for (const bool zeros : {false, true}) {
+          PackedWeight weight;
+          weight.kind = kind;
+          weight.group = group;
+          weight.scales = scales;
+          weight.has_zero_points = zeros;
+          const int32_t bytes = quant_tile_bytes(weight);
+          const int32_t pieces = quant_tile_pieces(bytes);
+          EXPECT_EQ(bytes % (16 * pieces), 0) << bytes;
+          EXPECT_LE(bytes / pieces, 2048) << bytes;
+        }
+      }
     }
   }
 }

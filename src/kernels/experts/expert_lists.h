@@ -42,8 +42,7 @@ inline constexpr ExpertTileWidth kMxfp4TileWidths[] = {
     {5, 8}, {24, 32}, {48, 64}, {80, 96}, {160, 128}, {kAnyMean, 256}};
 inline constexpr ExpertTileWidth kBf16TileWidths[] = {
     {4, 8}, {20, 32}, {160, 128}, {kAnyMean, 256}};
-inline constexpr ExpertTileWidth kQuantTileWidths[] = {
-    {4, 8}, {24, 32}, {48, 64}, {kAnyMean, 128}};
+inline constexpr ExpertTileWidth kQuantTileWidths[] = {{4, 8}, {24, 32}, {48, 64}, {kAnyMean, 128}};
 
 constexpr std::span<const ExpertTileWidth> expert_tile_widths(PackedKind matrices) {
   if (matrices == PackedKind::kMxfp4) {

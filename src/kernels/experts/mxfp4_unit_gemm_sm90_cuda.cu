@@ -9,15 +9,15 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/expert_w.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
-#include "kernels/experts/unit_rounds.cuh"
 
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h, for MXFP4 and tiles of the work list of up to eight places.
-// Mapping: one CTA an SM; units and rounds as in unit_rounds.cuh. In a round up to kWarps warps have a unit each, and one more
-//   warp copies the rows of x of their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp loads kDepth tiles of w into
-//   registers at a time; at the end of a unit it loads the first tiles of its next unit. It dequantises them in place and
-//   multiplies by mma.sync.
+// Mapping: one CTA an SM, with an equal share of the units of all tiles in order: 16 rows of an expert's matrix and the
+//   places of a tile. In a round up to kWarps warps have one of adjacent units each, and one more warp copies the rows of x of
+//   their tiles to a ring of stages of kDepth tiles of 64 inputs. A warp loads kDepth tiles of w into registers at a time; at
+//   the end of a unit it loads the first tiles of its next unit. It dequantises them in place and multiplies by mma.sync
+//   m16n8k16. Units of 16 rows spread the experts of a few rows of x evenly over the SMs.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles; x from L2 once a round.
 //   A product with x by place follows another product with the same list. That one waited for the list, so this one reads the
 //   list and loads w before it waits for the preceding kernel.
@@ -31,10 +31,11 @@ constexpr int kWarps = 16;                   // that multiply
 constexpr int kThreads = (kWarps + 4) * 32;  // setmaxnreg counts whole warpgroups
 
 constexpr int kDepth = 9;                     // tiles of w that a warp loads at a time
-constexpr int kRows = kRoundTiles * kUnitPlaces;  // of x in a stage
+constexpr int kBlock = 8;                     // most places of a tile
+constexpr int kRows = 32;                     // of x in a stage, eight for each tile of the round
 constexpr int kRowBytes = kDepth * 128 + 16;  // no bank conflicts
 constexpr int kStageBytes = kRows * kRowBytes;
-constexpr int kStages = 4;
+constexpr int kStages = 3;
 constexpr size_t kSharedBytes = size_t{kStages} * kStageBytes;
 using Stages = RingCursor<kStages>;
 
@@ -47,9 +48,28 @@ static_assert(kWarps * 32 * kMultiplierRegisters + 4 * 32 * kLoaderRegisters <=
 
 struct Params {
   ExpertGemmArgs a;
-  UnitShares shares;
+  int32_t units;  // of an expert's matrix
   int32_t steps;  // of 64 inputs
 };
+
+// Calls visit(tile, first row of x in a stage, first unit of the round, the unit behind the last) for each tile of the
+// round from unit `at` on. Returns the next round's first unit.
+template <typename Visit>
+__device__ __forceinline__ int visit_round(const Params& p, int at, int end, const Visit& visit) {
+  const int last = min(end, at + kWarps);
+  for (int row = 0; at < last;) {
+    const int index = at / p.units;
+    const ListTile tile(p.a, index);
+    if (row + kBlock > kRows) {
+      break;
+    }
+    const int behind = min(last, (index + 1) * p.units);
+    visit(tile, row, at, behind);
+    row += kBlock;
+    at = behind;
+  }
+  return at;
+}
 
 // What a warp does in a round.
 struct RoundUnit {
@@ -59,42 +79,51 @@ struct RoundUnit {
   int row = 0;         // of x in a stage
   int number = 0;      // in the expert's matrix
 
-  __device__ __forceinline__ RoundUnit(const UnitShares& shares,
-                                       const UnitList& list,
-                                       const Round& round,
-                                       int warp) {
-    if (warp < round.count(shares.units)) {
-      const Unit unit(list, round, shares.units, warp);
-      expert = unit.entry.x;
-      place = unit.entry.y;
-      num_places = unit.entry.z;
-      row = unit.slot * shares.x_rows;
-      number = unit.number;
-    }
+  // next: becomes the next round's first unit.
+  __device__ __forceinline__ RoundUnit(const Params& p, int at, int end, int warp, int& next) {
+    next = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int first, int behind) {
+      if (first <= at + warp && at + warp < behind) {
+        expert = tile.expert;
+        place = tile.place;
+        num_places = tile.num_places;
+        row = first_row;
+        number = (at + warp) % p.units;
+      }
+    });
   }
 };
 
 // One warp: copies rows of x.
-__device__ __forceinline__ void load_x(const Params& p,
-                                       const UnitList& list,
-                                       Stages ring,
-                                       Round round) {
+__device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int end) {
   constexpr int kInputs = kDepth * 64;  // of a stage
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = read_again();
-  for (; round.left > 0; round.next(p.shares.units)) {
-    const RoundRows rows(p.a, p.shares, list, round);
+  while (at < end) {
+    // Where the lane's row of a stage is in x. Null: the row has no place.
+    const Bf16* own_row = nullptr;
+    int num_rows = 0;
+    at = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int, int) {
+      num_rows += tile.num_places;
+      const int own = lane - first_row;
+      if (own >= 0 && own < tile.num_places) {
+        int64_t row = tile.place + own;
+        if (p.a.slots != nullptr) {
+          row = __ldcg(p.a.slots + row) / p.a.num_chosen;
+        }
+        own_row = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride;
+      }
+    });
     for (int input = 0; input < p.a.k; input += kInputs, ring.next()) {
       const int bytes = min(kInputs, p.a.k - input) * 2;
       barrier_wait(ring.empty(), ring.phase ^ 1);
       fence_async_proxy();
       if (lane == 0) {
-        barrier_arrive_expecting(ring.full(), rows.count * bytes);
+        barrier_arrive_expecting(ring.full(), num_rows * bytes);
       }
       __syncwarp();
-      if (rows.own != nullptr) {
+      if (own_row != nullptr) {
         const uint32_t stage = ring.data + ring.stage * kStageBytes;
-        bulk_load(stage + lane * kRowBytes, rows.own + input, bytes, ring.full(), policy);
+        bulk_load(stage + lane * kRowBytes, own_row + input, bytes, ring.full(), policy);
       }
     }
   }
@@ -122,18 +151,17 @@ struct Source {
 template <LinearEpilogue kEpilogue>
 class Multiplier {
  public:
-  __device__ __forceinline__ Multiplier(const Params& p, const UnitList& list, const Stages& ring)
+  __device__ __forceinline__ Multiplier(const Params& p, const Stages& ring)
       : p_(p),
-        list_(list),
         ring_(ring),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         policy_(read_once()) {}
 
-  // All rounds from `round` on. wait: called when the first tiles of w are on their way.
+  // All rounds from unit `at` to `end`. wait: called when the first tiles of w are on their way.
   template <typename Wait>
-  __device__ __forceinline__ void run(Round round, const Wait& wait) {
-    RoundUnit unit(p_.shares, list_, round, warp_);
+  __device__ __forceinline__ void run(int at, int end, const Wait& wait) {
+    RoundUnit unit(p_, at, end, warp_, at);
     const Source first(p_, unit, lane_);
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
@@ -142,9 +170,9 @@ class Multiplier {
       fetch(i, first, unit.num_places > 0 && i < p_.steps);
     }
     wait();
-    while (round.left > 0) {
-      round.next(p_.shares.units);
-      const RoundUnit next(p_.shares, list_, round, warp_);
+    for (bool more = true; more;) {
+      more = at < end;
+      const RoundUnit next(p_, at, end, warp_, at);
       run_unit(unit, next);
       unit = next;
     }
@@ -222,10 +250,8 @@ class Multiplier {
   __device__ __forceinline__ void multiply_unit(const RoundUnit& unit, const RoundUnit& next) {
     const ExpertBias bias(p_.a, kGates, unit.expert, unit.number * 16, lane_);
     float sum[4] = {};
-    // The row of x and the 16 bytes of it that the lane gives to ldmatrix. Rows behind the last one have its values, and their
-    // products are not used.
-    const int own = (unit.row + min(lane_ % kUnitPlaces, p_.shares.x_rows - 1)) * kRowBytes +
-                    lane_ / 8 * 16;
+    // The row of x and the 16 bytes of it that the lane gives to ldmatrix.
+    const int own = (unit.row + lane_ % 8) * kRowBytes + lane_ / 8 * 16;
     const auto stage = [&] { return ring_.data + ring_.stage * kStageBytes + own; };
     Source from(p_, unit, lane_);
     int left = p_.steps;
@@ -274,7 +300,6 @@ class Multiplier {
   }
 
   const Params& p_;
-  const UnitList& list_;
   Stages ring_;
   int warp_;
   int lane_;
@@ -288,7 +313,6 @@ template <LinearEpilogue kEpilogue>
 __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t barriers[2 * kStages];
-  __shared__ int4 entries[kListRoom];
   const Stages ring{shared_address(memory), shared_address(barriers), kStages};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -297,6 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_co
     }
     fence_async_proxy();
   }
+  __syncthreads();
   const bool lists_are_old = p.a.slots == nullptr;
   if (!lists_are_old) {
     pdl_wait();
@@ -308,19 +333,19 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_co
       pdl_release();
     }
   };
-  UnitList list;
-  const Round round = read_list(p.a, p.shares, kWarps, entries, list);
-  __syncthreads();
+  const int64_t units = int64_t{__ldcg(p.a.tiles)} * p.units;
+  const auto at = static_cast<int>(units * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
   if (threadIdx.x >= kWarps * 32) {
     lower_registers<kLoaderRegisters>();
     wait();
     if (threadIdx.x < (kWarps + 1) * 32) {
-      load_x(p, list, ring, round);
+      load_x(p, ring, at, end);
     }
   } else {
     raise_registers<kMultiplierRegisters>();
-    if (round.left > 0) {
-      Multiplier<kEpilogue>(p, list, ring).run(round, wait);
+    if (at < end) {
+      Multiplier<kEpilogue>(p, ring).run(at, end, wait);
     } else {
       wait();
     }
@@ -328,15 +353,11 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_co
 }
 
 template <LinearEpilogue kEpilogue>
-void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
-  const int32_t grid = stream.device().facts().num_sms;
-  const Params params{.a = args,
-                      .shares = UnitShares(args, ceil_div(args.n, kUnitRows), grid),
-                      .steps = ceil_div(args.k, kMxfp4TileCols)};
+void launch_instance(Stream& stream, const Params& params) {
   constexpr auto* kKernel = &mxfp4_unit_kernel<kEpilogue>;
   allow_shared_bytes<kKernel>(kSharedBytes);
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(grid));
+  shape.grid = dim3(static_cast<unsigned>(stream.device().facts().num_sms));
   shape.block = dim3(kThreads);
   shape.shared_bytes = kSharedBytes;
   launch(stream, "sm90_mxfp4_unit_gemm", shape, kKernel, params);
@@ -345,10 +366,12 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
 }  // namespace
 
 void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
+  const Params params{
+      .a = args, .units = ceil_div(args.n, 16), .steps = ceil_div(args.k, kMxfp4TileCols)};
   if (epilogue == LinearEpilogue::kSwiGlu) {
-    launch_instance<LinearEpilogue::kSwiGlu>(stream, args);
+    launch_instance<LinearEpilogue::kSwiGlu>(stream, params);
   } else {
-    launch_instance<LinearEpilogue::kStore>(stream, args);
+    launch_instance<LinearEpilogue::kStore>(stream, params);
   }
 }
 

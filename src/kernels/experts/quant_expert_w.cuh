@@ -125,7 +125,10 @@ struct ExpertTiles {
 
   // Of all tiles, since TMA accepts any coordinates.
   template <LinearEpilogue kEpilogue, int kTiles>
-  __device__ static int loaded_bytes(const ExpertGemmArgs& a, int /*first*/, int count, int /*step*/) {
+  __device__ static int loaded_bytes(const ExpertGemmArgs& a,
+                                     int /*first*/,
+                                     int count,
+                                     int /*step*/) {
     static_assert(kTiles == 1);
     return count * 4 * a.tile_bytes;
   }
@@ -165,8 +168,7 @@ struct ExpertTiles {
     if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
       tma_load_4d(to, map, barrier, 0, at, tile * 2, expert * 2, policy);
     } else {
-      tma_load_4d(
-          to, map, barrier, 0, at, expert * (a.n / kQuantTileRows) + tile * 4, 0, policy);
+      tma_load_4d(to, map, barrier, 0, at, expert * (a.n / kQuantTileRows) + tile * 4, 0, policy);
     }
   }
 
@@ -180,8 +182,7 @@ struct ExpertTiles {
                                                   int /*step*/,
                                                   int thread) {
     const int warp = thread / 32;
-    const uint32_t first =
-        w + (kGates ? group * 2 + warp / 2 : group * 4 + warp) * a.tile_bytes;
+    const uint32_t first = w + (kGates ? group * 2 + warp / 2 : group * 4 + warp) * a.tile_bytes;
     QuantRows<kKind, kF32Scales, kGates> rows(
         a, first, first + kGroups * 2 * a.tile_bytes, warp % 2 == 1, thread % 32);
 #pragma unroll

@@ -19,7 +19,7 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kMaxWarps = 32;
-constexpr int kMaxRowsOfOne = 64;  // of one CTA
+constexpr int kMaxRowsOfOne = 16;  // of one CTA
 constexpr int kMaxCtas = 64;
 constexpr int kMaxGroups = 32;  // a lane each
 
@@ -482,7 +482,8 @@ void launch_routing(Stream& stream, Routing routing) {
     launch(stream, "route_experts", shape, list_experts<kPerLane>, routing);
     return;
   }
-  routing.rows_of_cta = std::max(16, ceil_div(routing.max_rows, kMaxCtas));
+  routing.rows_of_cta =
+      std::max(routing.max_rows <= 128 ? 8 : 16, ceil_div(routing.max_rows, kMaxCtas));
   const auto ctas = static_cast<unsigned>(ceil_div(routing.max_rows, routing.rows_of_cta));
   LaunchShape shape{ctas, static_cast<unsigned>(warps(routing.rows_of_cta) * 32)};
   shape.shared_bytes = static_cast<size_t>(experts) * sizeof(int32_t);

@@ -40,9 +40,9 @@ constexpr int kWarps = 16;  // that multiply
 constexpr int kThreads = (kWarps + 1) * 32;
 constexpr int kStageTiles = 2;  // of 128 inputs, in a stage of x
 constexpr int kStageInputs = kStageTiles * kQuantTileCols;
-constexpr int kRowBytes = kStageInputs * 2 + 16;  // of x in a stage; no bank conflicts
-constexpr int kMaxStages = 8;                     // of x
-constexpr int kMaxCopies = kWarps * kMaxStages;   // of w, in the rings of all warps
+constexpr int kRowBytes = kStageInputs * 2 + 16;     // of x in a stage; no bank conflicts
+constexpr int kMaxStages = 8;                        // of x
+constexpr int kMaxCopies = kWarps * kMaxStages;      // of w, in the rings of all warps
 constexpr int kExchangeBytes = 2 * kWarps * 32 * 8;  // half of the sums, double-buffered
 constexpr int kSharedBytes = 208 * 1024;             // room for a small kernel beside this one
 constexpr int kXBytes = kRoundTiles * kUnitPlaces * kRowBytes * 3;  // for all stages
@@ -63,7 +63,7 @@ struct Params {
   int32_t x_stages;
   int32_t copy_bytes;  // room for a copy
   int32_t copies;      // room for so many, in all rings
-  uint32_t zero;  // 0, which the compiler does not know
+  uint32_t zero;       // 0, which the compiler does not know
 };
 
 // What the CTA's warps share.
@@ -294,9 +294,7 @@ class UnitWarp {
     write(sum, unit, turn);
   }
 
-  __device__ __forceinline__ void write(float (&sum)[4],
-                                        const Unit& unit,
-                                        int turn) const {
+  __device__ __forceinline__ void write(float (&sum)[4], const Unit& unit, int turn) const {
     const int outputs = kGates ? p_.a.n / 2 : p_.a.n;
     int first = unit.number * kQuantTileRows;
     if constexpr (kGates) {
@@ -336,8 +334,8 @@ class UnitWarp {
 };
 
 template <PackedKind kKind, bool kF32Scales, bool kGates>
-__global__ void __launch_bounds__(kThreads, 1)
-unit_expert_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) unit_expert_kernel(
+    const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ int4 list[kListRoom];
   __shared__ uint64_t copy_barriers[kMaxCopies];

@@ -16,9 +16,9 @@
 namespace warprow::cuda {
 
 constexpr int kUnitRows = 16;
-constexpr int kUnitPlaces = 8;   // most places of a tile of the list
-constexpr int kRoundTiles = 2;   // of the list, in a round
-constexpr int kListRoom = 192;   // entries of the list in shared memory
+constexpr int kUnitPlaces = 8;  // most places of a tile of the list
+constexpr int kRoundTiles = 2;  // of the list, in a round
+constexpr int kListRoom = 192;  // entries of the list in shared memory
 
 // __umulhi(a, inverse(d)) is a / d for 0 <= a < 2^32 / d.
 inline uint32_t inverse(int32_t d) {

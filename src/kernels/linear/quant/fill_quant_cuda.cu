@@ -57,8 +57,8 @@ __device__ __forceinline__ uint32_t tile_word(PackedKind kind, const uint32_t* n
     return word;
   }
   const int c = (at / 128 * 2 + at % 4 / 2) * 16 + at % 16 / 4 * 2 + at % 2 * 8;
-  const uint32_t bytes = number(u + 8, c) | number(u, c) << 8 | number(u + 8, c + 1) << 16 |
-                         number(u, c + 1) << 24;
+  const uint32_t bytes =
+      number(u + 8, c) | number(u, c) << 8 | number(u + 8, c + 1) << 16 | number(u, c + 1) << 24;
   return kind == PackedKind::kF8 ? quant_f8_word(bytes) : bytes;
 }
 

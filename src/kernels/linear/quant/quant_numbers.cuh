@@ -121,12 +121,11 @@ struct QuantNumbers<PackedKind::kF8, false> {
   __device__ __forceinline__ static uint32_t weights(
       const QuantWords& words, int step, int half, int row, const AnyScale& scale) {
     // Two e4m3 numbers as bf16 that are 2^-120 times as large: their bits in the places of sign, exponent and fraction
-    // (quant_f8_word).
+    // (quant_f8_word). Without branches, as some callers know the row at run time only.
     const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
-    if (row == 0) {
-      return scale.times(word & 0x87f087f0U);
-    }
-    return scale.times((__funnelshift_r(word, word, 4) & 0x87808780U) | (word << 4 & 0x00700070U));
+    const uint32_t turned = __funnelshift_r(word, word, 4 * row);
+    return scale.times((turned & (row == 0 ? 0x87f087f0U : 0x87808780U)) |
+                       (word << 4 & (row == 0 ? 0U : 0x00700070U)));
   }
 };
 

@@ -52,8 +52,8 @@ WR_HD constexpr uint32_t quant_f8_word(uint32_t bytes) {
   for (int half = 0; half < 2; ++half) {
     const uint32_t lower = bytes >> (16 * half) & 0xffU;  // of row u + 8
     const uint32_t upper = bytes >> (16 * half + 8) & 0xffU;
-    const uint32_t own = (upper & 0x80U) << 8 | (upper & 0x7fU) << 4 | (lower & 0x78U) << 8 |
-                         (lower & 7U);
+    const uint32_t own =
+        (upper & 0x80U) << 8 | (upper & 0x7fU) << 4 | (lower & 0x78U) << 8 | (lower & 7U);
     word |= own << (16 * half) | (lower >> 7) << (16 * (1 - half) + 3);
   }
   return word;
@@ -76,18 +76,13 @@ constexpr int32_t quant_scale_bytes(const PackedWeight& weight) {
 constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
   const int32_t of_group =
       quant_scale_bytes(weight) + (weight.has_zero_points ? 1 : 0) + (weight.has_bias ? 4 : 0);
-  return quant_number_bytes(weight.kind) +
-         kQuantTileCols / weight.group * kQuantTileRows * of_group;
+  const int32_t bytes =
+      quant_number_bytes(weight.kind) + kQuantTileCols / weight.group * kQuantTileRows * of_group;
+  return bytes <= 2048 ? bytes : (bytes + 31) / 32 * 32;  // see quant_tile_pieces
 }
 
 // Equal pieces of a tile that a tensor map can have: of up to 256 words of 8 bytes and multiples of 16 bytes.
-constexpr int32_t quant_tile_pieces(int32_t tile_bytes) {
-  int32_t pieces = 1;
-  while (tile_bytes / 16 % pieces != 0 || tile_bytes / pieces > 2048) {
-    ++pieces;
-  }
-  return pieces;
-}
+constexpr int32_t quant_tile_pieces(int32_t tile_bytes) { return tile_bytes <= 2048 ? 1 : 2; }
 
 // What a matrix's stored codes stand for: number = code - zero_point. kTable: a code is the byte at its place in `table`, which
 // holds numbers + 128, four in a word, the first one lowest; zero_point is 128.

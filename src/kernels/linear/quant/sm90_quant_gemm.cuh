@@ -40,7 +40,7 @@ struct QuantParams {
   int32_t stage_bytes;
   int32_t tile_bytes;
   ScaleGroups scales;
-  int32_t pieces;  // of a tile in Maps::w; 0: tiles are copied one by one
+  int32_t pieces;  // of a tile in Maps::w
   bool x_blocks;   // Maps::x has blocks of 64 inputs, of which a copy moves two
   uint32_t zero;   // 0, which the compiler does not know
 };
@@ -49,37 +49,12 @@ struct Maps {
   CUtensorMap w;
 };
 
-// Pieces of a tile that a tensor map can have, of up to 256 words of 8 bytes and multiples of 16 bytes. 0: none.
-constexpr int32_t pieces_of(int32_t tile_bytes) {
-  return tile_bytes <= 2048 ? 1 : tile_bytes % 32 == 0 ? 2 : 0;
-}
-
 constexpr int kStageInputs = kQuantTileCols;
 // Whether the room for other CTAs' sums is in the ring (sm90_quant_parts_at).
 template <int kCols>
 constexpr bool kSumsShareRing = kCols == 128;
 
-// Tiles of w of 16 of the CTA's rows.
-template <int kGroups>
-struct UnitTiles {
-  static constexpr int kUnits = kGroups * 4;  // of 16 rows, in a CTA's tile
-  const std::byte* from = nullptr;            // of the first step; null: there are no such rows
-
-  __device__ UnitTiles(const QuantParams& q, const Place& at, int unit) {
-    const Sm90GemmArgs& a = q.p.a;
-    const bool gate = a.epilogue == LinearEpilogue::kSwiGlu;
-    const int per_half = gate ? kUnits / 2 : kUnits;
-    const int units = (gate ? a.n / 2 : a.n + 15) / 16;  // of a half
-    const int row = at.tile * per_half + unit % per_half;
-    const int tiles = (a.k + kStageInputs - 1) / kStageInputs;
-    if (unit < kUnits && row < units) {
-      from = static_cast<const std::byte*>(a.w) +
-             (int64_t{row + (unit >= per_half ? units : 0)} * tiles + at.first) * q.tile_bytes;
-    }
-  }
-};
-
-// A thread: loads w of a step, of a matrix whose map has pieces.
+// A thread: loads w of a step.
 template <int kCols, int kGroups>
 __device__ __forceinline__ void load_stage_of_w(const QuantParams& q,
                                                 const Maps& maps,
@@ -97,20 +72,6 @@ __device__ __forceinline__ void load_stage_of_w(const QuantParams& q,
               0,
               policy);
 }
-// A thread: loads a tile of w.
-template <int kCols>
-__device__ __forceinline__ void load_tile(const QuantParams& q,
-                                          const Ring& ring,
-                                          const std::byte* from,
-                                          int unit,
-                                          int step,
-                                          uint64_t policy) {
-  bulk_load(ring.data + ring.stage * q.stage_bytes + kCols * 256 + unit * q.tile_bytes,
-            from + int64_t{step} * q.tile_bytes,
-            q.tile_bytes,
-            ring.full(),
-            policy);
-}
 
 // The consumer warps: fill the ring with w for the first time, each a part of it, since a thread takes 60 ns for a copy.
 template <int kCols, int kGroups>
@@ -118,19 +79,10 @@ __device__ __forceinline__ void fill_with_w(
     const QuantParams& q, const Maps& maps, const Place& at, Ring ring, uint64_t policy) {
   const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
   const int steps = min(ring.stages, at.num_steps);
-  if (q.pieces > 0) {
-    if (elect_one()) {
-      for (int step = warp; step < steps; step += kGroups * 4) {
-        ring.stage = step;
-        load_stage_of_w<kCols, kGroups>(q, maps, at, ring, step, policy);
-      }
-    }
-    return;
-  }
-  const UnitTiles<kGroups> tiles(q, at, warp);
-  if (tiles.from != nullptr && elect_one()) {
-    for (int step = 0; step < steps; ++step, ring.next()) {
-      load_tile<kCols>(q, ring, tiles.from, warp, step, policy);
+  if (elect_one()) {
+    for (int step = warp; step < steps; step += kGroups * 4) {
+      ring.stage = step;
+      load_stage_of_w<kCols, kGroups>(q, maps, at, ring, step, policy);
     }
   }
 }
@@ -142,25 +94,14 @@ struct Producer {
   const Maps& maps;
   const Place& at;
   int lane;
-  UnitTiles<kGroups> tiles;
   int bytes;  // of a stage
 
   __device__ Producer(const QuantParams& params, const Maps& of, const Place& place, int of_lane)
-      : q(params), maps(of), at(place), lane(of_lane), tiles(params, place, of_lane) {
-    // Maps fill tiles behind the end with zeros.
-    const int units =
-        q.pieces > 0 ? kGroups * 4 : __popc(__ballot_sync(~0U, tiles.from != nullptr));
-    bytes = units * params.tile_bytes + kCols * kStageInputs * 2;
-  }
-  __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
-    if (q.pieces > 0) {
-      if (lane == 0) {
-        load_stage_of_w<kCols, kGroups>(q, maps, at, ring, step, policy);
-      }
-    } else if (tiles.from != nullptr) {
-      load_tile<kCols>(q, ring, tiles.from, lane, step, policy);
-    }
-  }
+      : q(params),
+        maps(of),
+        at(place),
+        lane(of_lane),
+        bytes(kGroups * 4 * params.tile_bytes + kCols * kStageInputs * 2) {}
   __device__ void load_x(const Ring& ring, int step) const {
     if (lane == 0) {
       const uint32_t to = ring.data + ring.stage * q.stage_bytes;
@@ -188,9 +129,8 @@ struct Producer {
         barrier_wait(ring.empty(), ring.phase ^ 1);
         if (lane == 0) {
           barrier_arrive_expecting(ring.full(), bytes);
+          load_stage_of_w<kCols, kGroups>(q, maps, at, ring, step, policy);
         }
-        __syncwarp();
-        load_w(ring, step, policy);
       }
       load_x(ring, step);
     }
@@ -479,7 +419,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
-    if (lane == 0 && q.pieces > 0) {
+    if (lane == 0) {
       fetch_map(maps.w);
     }
     init_barriers(ring, 4 * kGroups, parts_barrier, lane);
@@ -585,7 +525,7 @@ void launch_sm90_quant(Stream& stream,
        weight.has_zero_points,
        weight.has_bias,
        weight.scales == ScaleForm::kBF16},
-      sm90_quant_detail::pieces_of(quant_tile_bytes(weight)),
+      quant_tile_pieces(quant_tile_bytes(weight)),
       args.k % 64 == 0,
       0};
   cudaLaunchAttribute attributes[2] = {};
@@ -615,23 +555,21 @@ void launch_sm90_quant(Stream& stream,
                                            {x_bytes, x_bytes},
                                            {64, static_cast<uint32_t>(kCols), 1},
                                            promotion);
-  if (params.pieces > 0) {
-    const auto pieces = static_cast<uint32_t>(params.pieces);
-    const auto piece = static_cast<uint64_t>(params.tile_bytes) / pieces;
-    const uint64_t across = ceil_div<uint64_t>(inputs, kQuantTileCols);
-    const uint64_t units = ceil_div<uint64_t>(static_cast<uint64_t>(outputs), kQuantTileRows);
-    const uint64_t row = across * params.tile_bytes;
-    maps.w = tensor_map<4>(args.w,
-                           {piece / 8, across * pieces, units, gate ? 2U : 1U},
-                           {piece, row, units * row},
-                           {static_cast<uint32_t>(piece / 8),
-                            pieces,
-                            static_cast<uint32_t>(gate ? kGroups * 2 : kGroups * 4),
-                            gate ? 2U : 1U},
-                           promotion,
-                           CU_TENSOR_MAP_DATA_TYPE_INT64,
-                           CU_TENSOR_MAP_SWIZZLE_NONE);
-  }
+  const auto pieces = static_cast<uint32_t>(params.pieces);
+  const auto piece = static_cast<uint64_t>(params.tile_bytes) / pieces;
+  const uint64_t across = ceil_div<uint64_t>(inputs, kQuantTileCols);
+  const uint64_t units = ceil_div<uint64_t>(static_cast<uint64_t>(outputs), kQuantTileRows);
+  const uint64_t row = across * params.tile_bytes;
+  maps.w = tensor_map<4>(args.w,
+                         {piece / 8, across * pieces, units, gate ? 2U : 1U},
+                         {piece, row, units * row},
+                         {static_cast<uint32_t>(piece / 8),
+                          pieces,
+                          static_cast<uint32_t>(gate ? kGroups * 2 : kGroups * 4),
+                          gate ? 2U : 1U},
+                         promotion,
+                         CU_TENSOR_MAP_DATA_TYPE_INT64,
+                         CU_TENSOR_MAP_SWIZZLE_NONE);
   WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, maps));
   as_cuda(stream).note_launch("sm90_quant_gemm");
 }
