@@ -221,8 +221,8 @@ class UnitWarp {
     }
   }
 
-  // Adds the products of a tile. x: the lane's part of the rows of x; codes: scales with what all groups have. Returns a register that is known when the last loads from
-  // w and x have arrived.
+  // Adds the products of a tile. x: the lane's part of the rows of x; codes: scales with what all groups have. Returns a register
+  // that is known when the last loads from w and x have arrived. All reads come first, so that they wait for each other least.
   template <typename Tile, int kGroupSteps>
   __device__ __forceinline__ static uint32_t multiply(const Tile& tile,
                                                       uint32_t x,

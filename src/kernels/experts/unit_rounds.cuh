@@ -10,19 +10,22 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
-// How kernels of units share out their work. A unit is 16 rows of an expert's matrix (gated: and their up rows) and the places of
+// How sm90_unit_expert_gemm shares out its work. A unit is 16 rows of an expert's matrix (gated: and their up rows) and the places of
 // a tile of the work list. Each CTA has an equal, adjacent share of the units of all tiles, in order. Its warps have adjacent
 // units in rounds, of one or two tiles of the list, whose rows of x they share.
 namespace warprow::cuda {
 
-constexpr int kUnitRows = 16;
 constexpr int kUnitPlaces = 8;  // most places of a tile of the list
 constexpr int kRoundTiles = 2;  // of the list, in a round
 constexpr int kListRoom = 192;  // entries of the list in shared memory
 
-// __umulhi(a, inverse(d)) is a / d for 0 <= a < 2^32 / d.
+// For quotient(): d times it is just above 2^32. 0 for d = 1.
 inline uint32_t inverse(int32_t d) {
-  return d == 1 ? 0xffffffffU : static_cast<uint32_t>((int64_t{1} << 32) / d + 1);
+  return d == 1 ? 0 : static_cast<uint32_t>((int64_t{1} << 32) / d + 1);
+}
+// a / d for 0 <= a < 2^32 / d.
+__device__ __forceinline__ int quotient(int a, uint32_t inverse) {
+  return inverse == 0 ? a : static_cast<int>(__umulhi(static_cast<uint32_t>(a), inverse));
 }
 
 // What a kernel knows of the units before it runs.
@@ -50,6 +53,7 @@ __device__ __forceinline__ int small_quotient(int a, int b) {
   return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5F, static_cast<float>(b)));
 }
 
+// Units that the CTA's warps have at a time, and what is behind them.
 struct Round {
   int tile;    // of the list, of the first unit
   int number;  // of the first unit, in that tile
@@ -88,11 +92,11 @@ __device__ __forceinline__ Round share_of_cta(const UnitShares& shares,
                                               int most_units) {
   const int units = num_tiles * shares.units;
   const auto cta = static_cast<int>(blockIdx.x);
-  const auto share = static_cast<int>(__umulhi(units, shares.inverse_grid));
+  const auto share = quotient(units, shares.inverse_grid);
   const int more = units - share * static_cast<int>(gridDim.x);
   const int first = cta * share + min(cta, more);
   Round round;
-  round.tile = static_cast<int>(__umulhi(first, shares.inverse_units));
+  round.tile = quotient(first, shares.inverse_units);
   round.number = first - round.tile * shares.units;
   round.left = share + (cta < more ? 1 : 0);
   round.width = most_units;
