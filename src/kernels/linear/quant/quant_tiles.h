@@ -69,6 +69,11 @@ constexpr bool has_quant_group(const PackedWeight& weight) {
          (weight.scales == ScaleForm::kF32 ? weight.group == 16
                                            : weight.group == 64 || weight.group == kQuantTileCols);
 }
+// Whether kernels take the weight's zero point and biases (Bf16Scale and NibbleScale in quant_numbers.cuh).
+constexpr bool has_quant_codes(const PackedWeight& weight) {
+  return (weight.zero_point & (weight.zero_point - 1)) == 0 &&
+         !(weight.kind == PackedKind::kQ4 && weight.has_bias && weight.zero_point != 0);
+}
 // Bytes of a row's scale in a group, without bias and zero point.
 constexpr int32_t quant_scale_bytes(const PackedWeight& weight) {
   return weight.scales == ScaleForm::kBF16 ? 2 : 4;

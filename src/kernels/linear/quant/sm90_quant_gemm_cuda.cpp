@@ -53,11 +53,7 @@ void sm90_quant_gemm(Stream& stream,
   WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias && weight.group >= 32,
            "groups of {}",
            weight.group);
-  // What kernels take a zero point or a bias for (Bf16Scale, NibbleScale in quant_numbers.cuh).
-  WR_CHECK((weight.zero_point & (weight.zero_point - 1)) == 0 &&
-               !(weight.kind == PackedKind::kQ4 && weight.has_bias && weight.zero_point != 0),
-           "zero point {}",
-           weight.zero_point);
+  WR_CHECK(has_quant_codes(weight), "zero point {}", weight.zero_point);
   switch (weight.kind) {
     case PackedKind::kF8:
       WR_CHECK(
