@@ -9,6 +9,7 @@
 #include "kernels/experts/sm90_expert_gemm.h"
 #include "kernels/linear/quant/quant_numbers.cuh"
 #include "kernels/linear/quant/quant_tiles.h"
+#include "kernels/linear/quant/quant_tiles_map.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -133,26 +134,19 @@ struct ExpertTiles {
     return count * 4 * a.tile_bytes;
   }
 
-  // Words of a piece of a tile; pieces of tiles along k; tiles of 16 rows; matrices. A gated expert has two matrices.
+  // A gated expert has two matrices; of others all experts are one.
   template <LinearEpilogue kEpilogue>
   static CUtensorMap map(const ExpertGemmArgs& args, int groups) {
     constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
-    const auto pieces = static_cast<uint64_t>(args.tile_pieces);
-    const uint64_t piece = static_cast<uint64_t>(args.tile_bytes) / pieces;
-    const auto across = static_cast<uint64_t>((args.k + kInputs - 1) / kInputs);
-    const uint64_t row = across * static_cast<uint64_t>(args.tile_bytes);
-    const auto all = static_cast<uint64_t>(args.num_experts) * (args.n / kQuantTileRows);
-    const uint64_t rows = kGates ? static_cast<uint64_t>(args.n / (2 * kQuantTileRows)) : all;
-    return tensor_map<4>(args.w,
-                         {piece / 8, across * pieces, rows, all / rows},
-                         {piece, row, rows * row},
-                         {static_cast<uint32_t>(piece / 8),
-                          static_cast<uint32_t>(pieces),
-                          static_cast<uint32_t>(groups * (kGates ? 2 : 4)),
-                          kGates ? 2U : 1U},
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                         CU_TENSOR_MAP_DATA_TYPE_INT64,
-                         CU_TENSOR_MAP_SWIZZLE_NONE);
+    const int64_t units = int64_t{args.num_experts} * (args.n / kQuantTileRows);
+    const int64_t matrices = kGates ? int64_t{args.num_experts} * 2 : 1;
+    return quant_tiles_map(args.w,
+                           args.tile_bytes,
+                           args.k,
+                           units / matrices,
+                           matrices,
+                           groups * (kGates ? 2 : 4),
+                           kGates ? 2 : 1);
   }
 
   template <LinearEpilogue kEpilogue, int kGroups, int kTiles>

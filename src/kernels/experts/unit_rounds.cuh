@@ -67,7 +67,7 @@ struct Round {
   [[nodiscard]] __device__ __forceinline__ int num_tiles(int units) const {
     return number + count(units) > units ? 2 : 1;
   }
-  // As many rounds, of equal width.
+  // Makes the rounds equally wide; there are as many of them.
   __device__ __forceinline__ void even_out() {
     const int rounds = max(1, small_quotient(left + width - 1, width));
     width = small_quotient(left + rounds - 1, rounds);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/linear/quant/quant_tiles_map.h"
 #include "kernels/linear/quant/shared_tile.cuh"
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm90_outputs.cuh"
@@ -555,21 +556,13 @@ void launch_sm90_quant(Stream& stream,
                                            {x_bytes, x_bytes},
                                            {64, static_cast<uint32_t>(kCols), 1},
                                            promotion);
-  const auto pieces = static_cast<uint32_t>(params.pieces);
-  const auto piece = static_cast<uint64_t>(params.tile_bytes) / pieces;
-  const uint64_t across = ceil_div<uint64_t>(inputs, kQuantTileCols);
-  const uint64_t units = ceil_div<uint64_t>(static_cast<uint64_t>(outputs), kQuantTileRows);
-  const uint64_t row = across * params.tile_bytes;
-  maps.w = tensor_map<4>(args.w,
-                         {piece / 8, across * pieces, units, gate ? 2U : 1U},
-                         {piece, row, units * row},
-                         {static_cast<uint32_t>(piece / 8),
-                          pieces,
-                          static_cast<uint32_t>(gate ? kGroups * 2 : kGroups * 4),
-                          gate ? 2U : 1U},
-                         promotion,
-                         CU_TENSOR_MAP_DATA_TYPE_INT64,
-                         CU_TENSOR_MAP_SWIZZLE_NONE);
+  maps.w = quant_tiles_map(args.w,
+                           params.tile_bytes,
+                           args.k,
+                           ceil_div<int64_t>(outputs, kQuantTileRows),
+                           gate ? 2 : 1,
+                           gate ? kGroups * 2 : kGroups * 4,
+                           gate ? 2 : 1);
   WR_CUDA(cudaLaunchKernelEx(&config, kKernel, params, maps));
   as_cuda(stream).note_launch("sm90_quant_gemm");
 }
