@@ -112,7 +112,14 @@ void Experts::route(Stream& stream,
                     const ExpertsWorkspace& workspace) const {
   const int64_t toks = x.shape[0];
   const View<float, 2> logits = make_view(workspace.logits, toks, int64_t{size_.num_experts});
-  router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
+  RouterProduct product;
+  if (routes_with_product(
+          stream.device().facts(), router_shape(), toks, size_.num_chosen, mode_.num_groups)) {
+    const LinearSegment& router = router_.only_segment();
+    product = {x, router.w, router.bias};
+  } else {
+    router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
+  }
   route_experts(stream,
                 {logits,
                  make_view(workspace.weights, toks, int64_t{size_.num_chosen}),
@@ -123,7 +130,8 @@ void Experts::route(Stream& stream,
                  mode_.num_groups,
                  mode_.chosen_groups,
                  mode_.scale,
-                 scales_});
+                 scales_,
+                 product});
 }
 
 void Experts::forward(Stream& stream,

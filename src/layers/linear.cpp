@@ -94,6 +94,11 @@ Linear::Linear(const PackedWeight& weight, const LinearMode& mode) : num_outputs
   args_.segments[0].w = weight;
 }
 
+const LinearSegment& Linear::only_segment() const {
+  WR_CHECK_EQ(args_.num_segments, 1);
+  return args_.segments[0];
+}
+
 LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
   const LinearSegment& segment = args_.segments[0];
   return {static_cast<int32_t>(num_outputs_),

@@ -62,6 +62,8 @@ class Linear {
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
   // Inputs of the layer.
   [[nodiscard]] int64_t num_inputs() const { return args_.segments[0].w.k; }
+  // The matrix and bias of a layer of one part.
+  [[nodiscard]] const LinearSegment& only_segment() const;
   // Makes it the site of this number for deltas.
   void set_site(int32_t site) { site_ = site; }
   // What kernels need in order to prepare for calls with this output and epilogue.

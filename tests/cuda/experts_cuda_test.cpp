@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace warprow {
@@ -330,6 +331,98 @@ TEST_F(RouteExpertsCuda, RowsThatAreNotRealChooseNothing) {
       expect_routed(sizes, logits, RouterScores::kSoftmax, true, std::min(real, toks));
     }
   }
+}
+
+// The router's product inside route_experts: the bits of the two operations.
+TEST_F(RouteExpertsCuda, ProductInside) {
+  struct Case {
+    Sizes sizes;
+    bool bias;
+    SigmoidRule rule;  // with num_groups > 0
+  };
+  SigmoidRule softmax;
+  softmax.num_groups = 0;
+  SigmoidRule sigmoid;
+  sigmoid.bias = normals(64, 0.1F);
+  sigmoid.scale = 2.5F;
+  int32_t inside = 0;
+  for (const Case& c : {Case{{128, 8, 2048, 0}, false, softmax},
+                        Case{{32, 4, 2880, 0}, true, softmax},
+                        Case{{8, 2, 4096, 0}, false, softmax},
+                        Case{{60, 4, 2048, 0}, false, softmax},
+                        Case{{64, 6, 1024, 0}, true, sigmoid},
+                        Case{{256, 8, 512, 0}, false, softmax},
+                        Case{{128, 8, 320, 0}, true, softmax}}) {
+    const Sizes& sizes = c.sizes;
+    PackedWeight w;
+    w.kind = PackedKind::kBF16;
+    w.n = sizes.num_experts;
+    w.k = sizes.hidden;
+    const auto num_weights = static_cast<size_t>(w.n) * static_cast<size_t>(w.k);
+    const std::vector<uint16_t> values = to_bf16(normals(num_weights, 0.05F));
+    const std::vector<float> biases = normals(static_cast<size_t>(w.n));
+    for (const int64_t toks : {1, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 64, 65}) {
+      for (const int64_t real : {toks, toks / 2}) {
+        SCOPED_TRACE(fmt::format("{} experts of {}, {} of {}", w.n, w.k, real, toks));
+        w.data = reinterpret_cast<const std::byte*>(upload(values));
+        const float* bias = c.bias ? upload(biases) : nullptr;
+        const LinearShape shape{
+            w.n, w.k, DType::kF32, LinearEpilogue::kStore, c.bias, true, w.kind};
+        if (!routes_with_product(stream().device().facts(), shape, toks, sizes.num_chosen, 1)) {
+          EXPECT_TRUE(toks > 32 || stream().device().facts().compute_capability != 90);
+          continue;
+        }
+        ++inside;
+        const ActView x{
+            DType::kBF16, upload(to_bf16(normals(static_cast<size_t>(toks * w.k)))), toks, w.k};
+        const ActView logits = poisoned_act(DType::kF32, toks, w.n);
+        LinearArgs linear;
+        linear.x = x;
+        linear.y = logits;
+        linear.num_segments = 1;
+        linear.segments[0].w = w;
+        linear.segments[0].bias = bias;
+        linear.batch_invariant = true;
+        cuda::linear(stream(), linear);
+        const int32_t* num_rows = upload(std::vector<int32_t>{static_cast<int32_t>(real)});
+        const auto num_slots = static_cast<size_t>(real * sizes.num_chosen);
+        const auto run = [&](bool product) {
+          RouteExpertsArgs args;
+          args.weights = make_view(poisoned<float>(static_cast<size_t>(toks * sizes.num_chosen)),
+                                   toks,
+                                   int64_t{sizes.num_chosen});
+          args.lists = lists_for(sizes, toks);
+          args.lists.num_rows = num_rows;
+          args.normalise = true;
+          if (c.rule.num_groups > 0) {
+            args.scores = RouterScores::kSigmoid;
+            args.bias = make_view<const float>(upload(c.rule.bias), int64_t{w.n});
+            args.scale = c.rule.scale;
+          }
+          if (product) {
+            args.product = {x, w, bias};
+          } else {
+            args.logits = logits.f32();
+          }
+          cuda::route_experts(stream(), args);
+          stream().synchronize();
+          return args;
+        };
+        const RouteExpertsArgs want = run(false);
+        const RouteExpertsArgs got = run(true);
+        EXPECT_EQ(download(want.weights.data, num_slots), download(got.weights.data, num_slots));
+        EXPECT_EQ(ints(want.lists.slots, real * sizes.num_chosen),
+                  ints(got.lists.slots, real * sizes.num_chosen));
+        EXPECT_EQ(ints(want.lists.places, real * sizes.num_chosen),
+                  ints(got.lists.places, real * sizes.num_chosen));
+        EXPECT_EQ(ints(want.lists.first, w.n + 1), ints(got.lists.first, w.n + 1));
+        const int64_t tiles = 4 * (1 + int64_t{ints(want.lists.tiles, 1)[0]});
+        EXPECT_EQ(ints(want.lists.tiles, tiles), ints(got.lists.tiles, tiles));
+        arena().reset();
+      }
+    }
+  }
+  EXPECT_TRUE(inside > 0 || stream().device().facts().compute_capability != 90);
 }
 
 // A feed-forward of experts: both products and the sum.

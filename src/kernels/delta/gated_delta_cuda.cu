@@ -4,7 +4,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "device/device.h"
-#include "kernels/cuda/cluster_read.cuh"
+#include "kernels/cuda/cluster_memory.cuh"
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"

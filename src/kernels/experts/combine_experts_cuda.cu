@@ -5,18 +5,18 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/linear/finish.cuh"
+#include "kernels/linear/half_norm.cuh"
 
 #include <algorithm>
 
 // Formula, shapes, preconditions: combine_experts.h. x is float32 or bf16.
-// Mapping: a thread has eight elements of a row; CTAs take rows in turn.
+// Mapping: a thread has eight elements of a row, and CTAs take rows in turn; of few rows with few choices it has four.
 // Bytes moved: T * num_chosen * width elements of x, T * width float32 (twice with `add`), T * width bf16 with next_norm.
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kCtasOfSm = 4;
-constexpr int kAtOnce = 8;  // choices whose values a thread loads together
 
 template <typename X>
 struct Sums {
@@ -39,134 +39,179 @@ struct Sums {
   bool quartered;
 };
 
-// Eight elements as they lie in memory.
-template <typename X>
-struct Eight {
-  uint4 words[sizeof(X) / 2];
+// kCols elements as they lie in memory.
+template <typename X, int kCols>
+struct Elements {
+  static constexpr int kWords = kCols * static_cast<int>(sizeof(X)) / 4;
+  uint32_t words[kWords];
 };
 
 // In assembly, as the compiler otherwise waits for one element before it loads the next.
-template <typename X>
-__device__ __forceinline__ void load_if(bool valid, const X* from, Eight<X>& to) {
+template <typename X, int kCols>
+__device__ __forceinline__ void load_if(bool valid, const X* from, Elements<X, kCols>& to) {
+  if constexpr (to.kWords == 2) {
+    to.words[0] = to.words[1] = 0;
+    asm volatile(
+        "{\n"
+        ".reg .pred valid;\n"
+        "setp.ne.b32 valid, %3, 0;\n"
+        "@valid ld.global.v2.b32 {%0, %1}, [%2];\n"
+        "}\n"
+        : "+r"(to.words[0]), "+r"(to.words[1])
+        : "l"(from), "r"(valid ? 1 : 0));
+  }
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(X)) / 2; ++i) {
-    uint4& words = to.words[i];
-    words = {};
+  for (int i = 0; i + 4 <= to.kWords; i += 4) {
+    uint32_t* words = to.words + i;
+    words[0] = words[1] = words[2] = words[3] = 0;
     asm volatile(
         "{\n"
         ".reg .pred valid;\n"
         "setp.ne.b32 valid, %5, 0;\n"
         "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
         "}\n"
-        : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
-        : "l"(reinterpret_cast<const uint4*>(from) + i), "r"(valid ? 1 : 0));
+        : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+        : "l"(reinterpret_cast<const uint32_t*>(from) + i), "r"(valid ? 1 : 0));
   }
 }
 
-// The first half of a norm, for eight columns of a row from `col` on, with the bits of leave_squares. There a lane has four
-// columns; here it has those of two adjacent lanes.
-template <typename X>
+template <typename X, int kCols>
+__device__ __forceinline__ float element(const Elements<X, kCols>& from, int i) {
+  if constexpr (sizeof(X) == 4) {
+    return __uint_as_float(from.words[i]);
+  } else {
+    return __uint_as_float(i % 2 == 0 ? from.words[i / 2] << 16 : from.words[i / 2] & 0xffff0000U);
+  }
+}
+
+// The first half of a norm, for a thread's columns of a row from `col` on, with the bits of leave_squares. There a lane has
+// four columns; with eight it has those of two adjacent lanes.
+template <typename X, int kCols>
 __device__ __forceinline__ void begin_norm(const Sums<X>& a,
                                            int64_t row,
                                            int col,
-                                           const float (&y)[kVec]) {
+                                           const float (&y)[kCols]) {
   const unsigned lane = threadIdx.x % 32;
-  const unsigned lanes = 0xffU << (lane & 24U);
-  float quarters[2];
-  float weighted_y[kVec];
-  load8(a.next_weight + col, weighted_y);
+  float4 weight[kCols / 4];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float4 four{y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]};
-    quarters[i] = quarter_of_squares<4, 2>(four, lanes);
+  for (int i = 0; i < kCols / 4; ++i) {
+    weight[i] = __ldg(reinterpret_cast<const float4*>(a.next_weight + col) + i);
   }
+  uint2 rows[kCols / 4];
 #pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    weighted_y[i] = __fmul_rn(y[i], weighted_y[i]);
+  for (int i = 0; i < kCols / 4; ++i) {
+    const float4 v = weighted({y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]}, weight[i]);
+    rows[i] = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
   }
-  store8(a.next_rows + row * a.width + col, weighted_y);
+  Bf16* to = a.next_rows + row * a.width + col;
   const int64_t sum = (row * a.width + col) / 64;
-  if (a.quartered) {
-    if (lane % 8 < 2) {
-      reinterpret_cast<float2*>(a.next_squares)[sum * 2 + lane % 8] = {quarters[0], quarters[1]};
-    }
+  if constexpr (kCols == 4) {
+    *reinterpret_cast<uint2*>(to) = rows[0];
+    leave_squares(
+        a.next_squares, sum, {y[0], y[1], y[2], y[3]}, 0xffffU << (lane & 16U), a.quartered);
     return;
-  }
+  } else {
+    *reinterpret_cast<uint4*>(to) = {rows[0].x, rows[0].y, rows[1].x, rows[1].y};
+    const unsigned lanes = 0xffU << (lane & 24U);
+    float quarters[2];
 #pragma unroll
-  for (float& quarter : quarters) {
-    quarter = __fadd_rn(quarter, __shfl_xor_sync(lanes, quarter, 1));
-  }
-  if (lane % 8 == 0) {
-    a.next_squares[sum] = __fadd_rn(quarters[0], quarters[1]);
+    for (int i = 0; i < 2; ++i) {
+      const float4 four{y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]};
+      quarters[i] = quarter_of_squares<4, 2>(four, lanes);
+    }
+    if (a.quartered) {
+      if (lane % 8 < 2) {
+        reinterpret_cast<float2*>(a.next_squares)[sum * 2 + lane % 8] = {quarters[0], quarters[1]};
+      }
+      return;
+    }
+#pragma unroll
+    for (float& quarter : quarters) {
+      quarter = __fadd_rn(quarter, __shfl_xor_sync(lanes, quarter, 1));
+    }
+    if (lane % 8 == 0) {
+      a.next_squares[sum] = __fadd_rn(quarters[0], quarters[1]);
+    }
   }
 }
 
-template <typename X>
-__global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
-  const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kVec;
-  // The experts' products waited for the lists and weights, so these may be read before pdl_wait.
-  const int rows = a.num_rows == nullptr ? a.max_rows : min(a.max_rows, __ldcg(a.num_rows));
-  bool waited = false;
-  for (auto row = static_cast<int64_t>(blockIdx.x); row < rows; row += gridDim.x) {
-    const int32_t* places = a.places + row * a.num_chosen;
-    const float* weights = a.weights + row * a.weights_stride;
-    int32_t place[kAtOnce];
-    float weight[kAtOnce];
-    const auto load_choices = [&](int first) {
+// kCols: columns of a thread. kAtOnce: choices whose values it loads together. kCtas: that an SM should hold. kAll: a row has no
+// more choices, and a CTA one row.
+template <typename X, int kCols, int kAtOnce, int kCtas, bool kAll>
+__global__ void __launch_bounds__(kThreads, kCtas) combine_rows(const Sums<X> a) {
+  if constexpr (kAll) {
+    // The next kernel may start now: it only loads weights before it waits for this one.
+    pdl_release();
+  }
+  const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kCols;
+  int32_t place[kAtOnce];
+  float weight[kAtOnce];
+  const auto load_choices = [&](int row, int first) {
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const bool is_choice = first + j < a.num_chosen;
-        place[j] = is_choice ? __ldcg(places + first + j) : 0;
-        weight[j] = is_choice ? __ldcg(weights + first + j) : 0.0F;
-      }
-    };
-    load_choices(0);
-    if (!waited) {
-      pdl_wait();
-      pdl_release();
-      waited = true;
+    for (int j = 0; j < kAtOnce; ++j) {
+      const bool is_choice = first + j < a.num_chosen;
+      place[j] = is_choice ? __ldcg(a.places + int64_t{row} * a.num_chosen + first + j) : 0;
+      weight[j] = is_choice ? __ldcg(a.weights + row * a.weights_stride + first + j) : 0.0F;
+    }
+  };
+  // The experts' products waited for the lists and weights, so these may be read before pdl_wait. Of the first row they are
+  // read whether it is real or not, beside the number of rows.
+  load_choices(static_cast<int>(blockIdx.x), 0);
+  const int rows = a.num_rows == nullptr ? a.max_rows : min(a.max_rows, __ldcg(a.num_rows));
+  pdl_wait();
+  if constexpr (!kAll) {
+    pdl_release();
+  }
+  for (auto row = static_cast<int32_t>(blockIdx.x); row < rows; row += kAll ? rows : gridDim.x) {
+    if (!kAll && row >= gridDim.x) {
+      load_choices(row, 0);
     }
     if (col >= a.width) {
       continue;
     }
-    float* y = a.y + row * a.y_stride + col;
-    float old[kVec] = {};
+    auto* y = reinterpret_cast<float4*>(a.y + row * a.y_stride + col);
+    float4 old[kCols / 4] = {};
     if (a.add) {
-      load8(y, old);
-    }
-    float sum[kVec] = {};
-    for (int first = 0; first < a.num_chosen; first += kAtOnce) {
-      if (first > 0) {
-        load_choices(first);
+#pragma unroll
+      for (int i = 0; i < kCols / 4; ++i) {
+        old[i] = y[i];
       }
-      Eight<X> eight[kAtOnce];
+    }
+    float sum[kCols] = {};
+    int first = 0;
+    do {
+      if (!kAll && first > 0) {
+        load_choices(row, first);
+      }
+      Elements<X, kCols> x[kAtOnce];
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        load_if(first + j < a.num_chosen, a.x + place[j] * a.x_stride + col, eight[j]);
+        load_if(first + j < a.num_chosen, a.x + place[j] * a.x_stride + col, x[j]);
       }
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         if (first + j < a.num_chosen) {
-          float x[kVec];
-          load8(reinterpret_cast<const X*>(eight[j].words), x);
 #pragma unroll
-          for (int i = 0; i < kVec; ++i) {
-            sum[i] = fmaf(weight[j], x[i], sum[i]);
+          for (int i = 0; i < kCols; ++i) {
+            sum[i] = fmaf(weight[j], element(x[j], i), sum[i]);
           }
         }
       }
-    }
+      first += kAtOnce;
+    } while (!kAll && first < a.num_chosen);
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      sum[i] = __fadd_rn(sum[i], old[i]);
+    for (int i = 0; i < kCols / 4; ++i) {
+      float* four = sum + 4 * i;
+      const float4 v = sum_of({four[0], four[1], four[2], four[3]}, old[i]);
+      y[i] = v;
+      four[0] = v.x;
+      four[1] = v.y;
+      four[2] = v.z;
+      four[3] = v.w;
     }
-    store8(y, sum);
     if (a.next_weight != nullptr) {
       begin_norm(a, row, col, sum);
     }
-  }
-  if (!waited) {
-    pdl_wait();
   }
 }
 
@@ -189,11 +234,21 @@ void launch_sums(Stream& stream, const CombineExpertsArgs& args) {
                      .next_rows = next == nullptr ? nullptr : static_cast<Bf16*>(next->rows.data),
                      .next_squares = next == nullptr ? nullptr : next->squares,
                      .quartered = args.y.shape[0] <= kMaxQuarteredRows};
-  const int32_t parts = ceil_div(sums.width, kThreads * kVec);
-  const int32_t most = stream.device().facts().num_sms * kCtasOfSm / parts;
+  // Of few rows and choices CTAs with so few registers that they find room beside those of sm90_mxfp4_unit_gemm.
+  const bool small = sizeof(X) == 2 && sums.num_chosen <= 4 && sums.max_rows <= 48;
+  const int32_t cols = small ? 4 : 8;
+  const int32_t parts = ceil_div(sums.width, kThreads * cols);
+  const int32_t most = small ? sums.max_rows : stream.device().facts().num_sms * kCtasOfSm / parts;
   const dim3 grid(static_cast<unsigned>(std::clamp(most, 1, sums.max_rows)),
                   static_cast<unsigned>(parts));
-  launch(stream, "combine_experts", {grid, kThreads}, combine_rows<X>, sums);
+  if constexpr (sizeof(X) == 2) {
+    if (small) {
+      launch(stream, "combine_experts", {grid, kThreads}, combine_rows<X, 4, 4, 16, true>, sums);
+      return;
+    }
+  }
+  launch(
+      stream, "combine_experts", {grid, kThreads}, combine_rows<X, 8, 8, kCtasOfSm, false>, sums);
 }
 
 }  // namespace

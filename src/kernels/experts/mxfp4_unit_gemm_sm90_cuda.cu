@@ -9,6 +9,7 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/expert_w.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
+#include "kernels/experts/unit_rounds.cuh"
 
 #include <cuda_runtime.h>
 
@@ -48,24 +49,21 @@ static_assert(kWarps * 32 * kMultiplierRegisters + 4 * 32 * kLoaderRegisters <=
 
 struct Params {
   ExpertGemmArgs a;
-  int32_t units;  // of an expert's matrix
+  UnitShares shares;
   int32_t steps;  // of 64 inputs
 };
 
 // Calls visit(tile, first row of x in a stage, first unit of the round, the unit behind the last) for each tile of the
 // round from unit `at` on. Returns the next round's first unit.
 template <typename Visit>
-__device__ __forceinline__ int visit_round(const Params& p, int at, int end, const Visit& visit) {
+__device__ __forceinline__ int visit_round(
+    const Params& p, const UnitList& list, int at, int end, const Visit& visit) {
   const int last = min(end, at + kWarps);
-  for (int row = 0; at < last;) {
-    const int index = at / p.units;
-    const ListTile tile(p.a, index);
-    if (row + kBlock > kRows) {
-      break;
-    }
-    const int behind = min(last, (index + 1) * p.units);
-    visit(tile, row, at, behind);
-    row += kBlock;
+  for (int row = 0; at < last && row < kRows; row += kBlock) {
+    const int index = quotient(at, p.shares.inverse_units);
+    const int first = index * p.shares.units;
+    const int behind = min(last, first + p.shares.units);
+    visit(list.entry(index), row, at, behind, first);
     at = behind;
   }
   return at;
@@ -80,21 +78,24 @@ struct RoundUnit {
   int number = 0;      // in the expert's matrix
 
   // next: becomes the next round's first unit.
-  __device__ __forceinline__ RoundUnit(const Params& p, int at, int end, int warp, int& next) {
-    next = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int first, int behind) {
+  __device__ __forceinline__
+  RoundUnit(const Params& p, const UnitList& list, int at, int end, int warp, int& next) {
+    const auto visit = [&](const int4& entry, int first_row, int first, int behind, int tile) {
       if (first <= at + warp && at + warp < behind) {
-        expert = tile.expert;
-        place = tile.place;
-        num_places = tile.num_places;
+        expert = entry.x;
+        place = entry.y;
+        num_places = entry.z;
         row = first_row;
-        number = (at + warp) % p.units;
+        number = at + warp - tile;
       }
-    });
+    };
+    next = visit_round(p, list, at, end, visit);
   }
 };
 
 // One warp: copies rows of x.
-__device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int end) {
+__device__ __forceinline__ void load_x(
+    const Params& p, const UnitList& list, Stages ring, int at, int end) {
   constexpr int kInputs = kDepth * 64;  // of a stage
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = read_again();
@@ -102,11 +103,11 @@ __device__ __forceinline__ void load_x(const Params& p, Stages ring, int at, int
     // Where the lane's row of a stage is in x. Null: the row has no place.
     const Bf16* own_row = nullptr;
     int num_rows = 0;
-    at = visit_round(p, at, end, [&](const ListTile& tile, int first_row, int, int) {
-      num_rows += tile.num_places;
+    at = visit_round(p, list, at, end, [&](const int4& entry, int first_row, int, int, int) {
+      num_rows += entry.z;
       const int own = lane - first_row;
-      if (own >= 0 && own < tile.num_places) {
-        int64_t row = tile.place + own;
+      if (own >= 0 && own < entry.z) {
+        int64_t row = entry.y + own;
         if (p.a.slots != nullptr) {
           row = __ldcg(p.a.slots + row) / p.a.num_chosen;
         }
@@ -151,8 +152,9 @@ struct Source {
 template <LinearEpilogue kEpilogue>
 class Multiplier {
  public:
-  __device__ __forceinline__ Multiplier(const Params& p, const Stages& ring)
+  __device__ __forceinline__ Multiplier(const Params& p, const UnitList& list, const Stages& ring)
       : p_(p),
+        list_(list),
         ring_(ring),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
@@ -161,7 +163,7 @@ class Multiplier {
   // All rounds from unit `at` to `end`. wait: called when the first tiles of w are on their way.
   template <typename Wait>
   __device__ __forceinline__ void run(int at, int end, const Wait& wait) {
-    RoundUnit unit(p_, at, end, warp_, at);
+    RoundUnit unit(p_, list_, at, end, warp_, at);
     const Source first(p_, unit, lane_);
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
@@ -172,7 +174,7 @@ class Multiplier {
     wait();
     for (bool more = true; more;) {
       more = at < end;
-      const RoundUnit next(p_, at, end, warp_, at);
+      const RoundUnit next(p_, list_, at, end, warp_, at);
       run_unit(unit, next);
       unit = next;
     }
@@ -300,6 +302,7 @@ class Multiplier {
   }
 
   const Params& p_;
+  const UnitList& list_;
   Stages ring_;
   int warp_;
   int lane_;
@@ -313,6 +316,7 @@ template <LinearEpilogue kEpilogue>
 __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t barriers[2 * kStages];
+  __shared__ int4 entries[kListRoom];
   const Stages ring{shared_address(memory), shared_address(barriers), kStages};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -321,7 +325,6 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_co
     }
     fence_async_proxy();
   }
-  __syncthreads();
   const bool lists_are_old = p.a.slots == nullptr;
   if (!lists_are_old) {
     pdl_wait();
@@ -333,19 +336,21 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_co
       pdl_release();
     }
   };
-  const int64_t units = int64_t{__ldcg(p.a.tiles)} * p.units;
-  const auto at = static_cast<int>(units * blockIdx.x / gridDim.x);
-  const auto end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  UnitList list;
+  const Round share = read_list(p.a, p.shares, kWarps, entries, list);
+  const int at = share.tile * p.shares.units + share.number;
+  const int end = at + share.left;
+  __syncthreads();
   if (threadIdx.x >= kWarps * 32) {
     lower_registers<kLoaderRegisters>();
     wait();
     if (threadIdx.x < (kWarps + 1) * 32) {
-      load_x(p, ring, at, end);
+      load_x(p, list, ring, at, end);
     }
   } else {
     raise_registers<kMultiplierRegisters>();
     if (at < end) {
-      Multiplier<kEpilogue>(p, ring).run(at, end, wait);
+      Multiplier<kEpilogue>(p, list, ring).run(at, end, wait);
     } else {
       wait();
     }
@@ -356,6 +361,8 @@ template <LinearEpilogue kEpilogue>
 void launch_instance(Stream& stream, const Params& params) {
   constexpr auto* kKernel = &mxfp4_unit_kernel<kEpilogue>;
   allow_shared_bytes<kKernel>(kSharedBytes);
+  // Loads of w in flight need room in L1, so an SM should not keep the division that the kernel before had.
+  WR_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, 50));
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(stream.device().facts().num_sms));
   shape.block = dim3(kThreads);
@@ -367,7 +374,9 @@ void launch_instance(Stream& stream, const Params& params) {
 
 void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
   const Params params{
-      .a = args, .units = ceil_div(args.n, 16), .steps = ceil_div(args.k, kMxfp4TileCols)};
+      .a = args,
+      .shares = UnitShares(args, ceil_div(args.n, 16), stream.device().facts().num_sms),
+      .steps = ceil_div(args.k, kMxfp4TileCols)};
   if (epilogue == LinearEpilogue::kSwiGlu) {
     launch_instance<LinearEpilogue::kSwiGlu>(stream, params);
   } else {

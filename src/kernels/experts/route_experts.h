@@ -2,7 +2,9 @@
 #pragma once
 
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/experts/expert_lists.h"
+#include "kernels/linear/linear.h"
 #include "kernels/op.h"
 
 namespace warprow {
@@ -12,6 +14,21 @@ namespace warprow {
 //  kSoftmaxOfChosen: softmax over the chosen ones (gpt-oss). Equal to kSoftmax with `normalise` but for rounding.
 //  kSigmoid: the sigmoid of each; a bias takes part in the choice alone (DeepSeek-V3, GLM-4-MoE).
 enum class RouterScores : uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+
+// The product whose outputs are the logits: logits[t, e] = bias[e] + sum over i of w[e, i] * x[t, i].
+struct RouterProduct {
+  ConstActView x = {};          // bf16 [T, w.k]
+  PackedWeight w = {};          // [num_experts, k]; without data: the logits are given
+  const float* bias = nullptr;  // dev f32 [num_experts], or null
+};
+
+// Whether route_experts can compute the router's product itself, which for few rows is faster than two operations, with the
+// bits that they have in a batch-invariant model. CUDA only.
+bool routes_with_product(const DeviceFacts& device,
+                         const LinearShape& router,
+                         int64_t num_rows,
+                         int32_t num_chosen,
+                         int32_t num_groups);
 
 // Chooses the experts of each row, and lists each expert's rows.
 //
@@ -24,10 +41,11 @@ enum class RouterScores : uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
 // Shapes: logits [T, num_experts], weights [T, num_chosen]; T may be 0. Rows past *lists.num_rows are not read, and
 //   their weights not written.
 // Mapping: CPU: rows in parallel, the lists by one thread. CUDA: a warp a row, then up to 64 CTAs for the lists; for few
-//   rows one CTA does both.
+//   rows one CTA does both. With the router's product: router_sm90_cuda.cu.
 // Numerics: float32. A row's choice and weights depend on its own logits alone.
 // Preconditions: num_chosen <= num_experts <= 1024, num_chosen <= 32. With several groups: equal ones of at least two
-//   experts, and num_chosen <= the experts of chosen_groups. CUDA: at most 32 groups.
+//   experts, and num_chosen <= the experts of chosen_groups. CUDA: at most 32 groups. A product only as routes_with_product
+//   allows.
 // Origin: own; Shazeer et al., "Outrageously Large Neural Networks", 2017.
 struct RouteExpertsArgs {
   View<const float, 2> logits;
@@ -40,6 +58,7 @@ struct RouteExpertsArgs {
   int32_t chosen_groups = 1;
   float scale = 1.0F;
   View<const float, 1> expert_scales = {};  // dev f32 [num_experts] or empty
+  RouterProduct product = {};               // with it, logits are neither read nor written
 };
 
 WR_OP(route_experts, RouteExpertsArgs);

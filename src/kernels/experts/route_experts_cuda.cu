@@ -2,8 +2,9 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/experts/route_experts.cuh"
 #include "kernels/experts/route_experts.h"
+#include "kernels/linear/linear_plan.h"
 
 #include <algorithm>
 
@@ -23,49 +24,9 @@ constexpr int kMaxRowsOfOne = 16;  // of one CTA
 constexpr int kMaxCtas = 64;
 constexpr int kMaxGroups = 32;  // a lane each
 
-struct Routing {
-  const float* logits;
-  int64_t stride;
-  float* weights;
-  int64_t weights_stride;
-  int32_t* first;
-  int32_t* slots;
-  int32_t* places;
-  int32_t* tiles;
-  int32_t* counts;  // [CTAs, num_experts]
-  const int32_t* num_rows;
-  int32_t max_rows;
-  int32_t num_experts;
-  int32_t num_chosen;
-  int32_t tile_places;
-  int32_t rows_of_cta;
-  bool of_chosen;
-  bool normalise;
-  bool by_sigmoid;
-  int32_t num_groups;
-  int32_t chosen_groups;
-  float scale;
-  const float* bias;           // or null
-  const float* expert_scales;  // or null
-
-  [[nodiscard]] __device__ int rows() const {
-    return num_rows == nullptr ? max_rows : min(max_rows, *num_rows);
-  }
-};
-
-// Larger for larger numbers, whatever their signs. NaN is above or below all numbers.
-__device__ __forceinline__ uint32_t ordered(float v) {
-  const uint32_t bits = __float_as_uint(v);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
 // The inverse of `ordered`.
 __device__ __forceinline__ float number_of(uint32_t rank) {
   return __uint_as_float((rank & 0x80000000U) != 0 ? rank & 0x7fffffffU : ~rank);
-}
-
-__device__ __forceinline__ float sigmoid(float v) {
-  return __fdiv_rn(1.0F, __fadd_rn(1.0F, expf(-v)));
 }
 
 // The sum of the two largest scores of a group.
@@ -135,32 +96,6 @@ __device__ void sigmoid_scores(const Routing& a,
   }
 }
 
-// Lane j: the weight of choice j; `chosen` is its logit, `largest` that of choice 0.
-template <int kPerLane>
-__device__ float weight_of(const Routing& a,
-                           const float (&logit)[kPerLane],
-                           float chosen,
-                           float largest) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool is_choice = lane < a.num_chosen;
-  if (a.by_sigmoid) {
-    const float weight = is_choice ? sigmoid(chosen) : 0.0F;
-    return a.normalise ? __fdiv_rn(weight, __fadd_rn(sum_of_lanes(weight), 1e-20F)) : weight;
-  }
-  float weight = is_choice ? expf(chosen - largest) : 0.0F;
-  if (a.of_chosen) {
-    weight = weight / sum_of_lanes(weight);
-  } else {
-    float sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      sum += i * 32 + lane < a.num_experts ? expf(logit[i] - largest) : 0.0F;
-    }
-    weight = weight / sum_of_lanes(sum);
-  }
-  return a.normalise ? weight / sum_of_lanes(weight) : weight;
-}
-
 // One row, by a warp. Writes its weights, and its choices to `experts`.
 template <int kPerLane>
 __device__ void route_row(const Routing& a, int row, int32_t* experts) {
@@ -215,13 +150,8 @@ __device__ void route_row(const Routing& a, int row, int32_t* experts) {
       rank[i] = i * 32 + lane == winner ? 0U : rank[i];
     }
   }
-  float weight = __fmul_rn(weight_of(a, logit, chosen, largest), a.scale);
-  const bool is_choice = lane < a.num_chosen;
-  if (is_choice && a.expert_scales != nullptr) {
-    weight = __fmul_rn(weight, a.expert_scales[choice]);
-  }
-  if (is_choice) {
-    a.weights[row * a.weights_stride + lane] = weight;
+  write_weight(a, row, logit, choice, chosen, largest);
+  if (lane < a.num_chosen) {
     experts[row * a.num_chosen + lane] = choice;
   }
 }
@@ -498,14 +428,33 @@ void launch_routing(Stream& stream, Routing routing) {
   launch(stream, "list_experts", shape, list_experts<0>, routing);
 }
 
+LinearShape shape_of(const RouterProduct& product) {
+  LinearShape shape;
+  shape.n = product.w.n;
+  shape.k = product.w.k;
+  shape.y = DType::kF32;
+  shape.has_bias = product.bias != nullptr;
+  shape.weights = product.w.kind;
+  return shape;
+}
+
 }  // namespace
 
 void route_experts(Stream& stream, const RouteExpertsArgs& args) {
   const ExpertLists& lists = args.lists;
-  const int64_t num_rows = args.logits.shape[0];
+  const RouterProduct& product = args.product;
+  const bool has_product = product.w.data != nullptr;
+  const int64_t num_rows = args.weights.shape[0];
   const int64_t num_slots = num_rows * lists.num_chosen;
-  WR_CHECK_EQ(args.logits.shape[1], lists.num_experts);
-  WR_CHECK_EQ(args.weights.shape[0], num_rows);
+  if (has_product) {
+    WR_CHECK_EQ(product.x.shape[0], num_rows);
+    WR_CHECK_EQ(product.x.shape[1], product.w.k);
+    WR_CHECK_EQ(product.w.n, lists.num_experts);
+    WR_CHECK(product.x.dtype == DType::kBF16 && product.x.stride % 8 == 0);
+  } else {
+    WR_CHECK_EQ(args.logits.shape[0], num_rows);
+    WR_CHECK_EQ(args.logits.shape[1], lists.num_experts);
+  }
   WR_CHECK_EQ(args.weights.shape[1], lists.num_chosen);
   WR_CHECK(lists.num_chosen >= 1 && lists.num_chosen <= std::min(32, lists.num_experts) &&
                lists.num_experts <= 1024,
@@ -553,6 +502,13 @@ void route_experts(Stream& stream, const RouteExpertsArgs& args) {
       .bias = args.bias.data,
       .expert_scales = args.expert_scales.data,
   };
+  if (has_product) {
+    const DeviceFacts& device = stream.device().facts();
+    const LinearShape router = shape_of(product);
+    WR_CHECK(routes_with_product(device, router, num_rows, lists.num_chosen, args.num_groups));
+    route_with_product(stream, routing, product, invariant_chunks(router, device));
+    return;
+  }
   const int per_lane = ceil_div(lists.num_experts, 32);
   if (per_lane <= 1) {
     launch_routing<1>(stream, routing);

@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_rows(Rows<X, Out> a) {
       load8(a.weight + column(g), weight[g]);
     }
   }
-  pdl_wait();
   pdl_release();
+  pdl_wait();
   const X* row = a.x + blockIdx.x * a.x_stride;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
