@@ -40,7 +40,8 @@ RouterPlan router_plan(
   plan.eights = ceil_div(num_rows, 8);
   const int32_t ints =
       2 * plan.eights * router_experts_a_lane(num_experts) * 32 + num_rows * num_chosen;
-  plan.shared_bytes = static_cast<size_t>(router_logits_at(plan) + ints * 4);
+  plan.shared_bytes =
+      static_cast<size_t>(router_logits_at(plan)) + static_cast<size_t>(ints) * sizeof(float);
   return plan;
 }
 
