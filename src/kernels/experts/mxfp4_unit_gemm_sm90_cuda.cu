@@ -53,8 +53,8 @@ struct Params {
   int32_t steps;  // of 64 inputs
 };
 
-// Calls visit(tile, first row of x in a stage, first unit of the round, the unit behind the last) for each tile of the
-// round from unit `at` on. Returns the next round's first unit.
+// Calls visit(entry of the list, first row of x in a stage, first unit of the round, the unit behind the last, first unit of
+// the tile) for each tile of the round from unit `at` on. Returns the next round's first unit.
 template <typename Visit>
 __device__ __forceinline__ int visit_round(
     const Params& p, const UnitList& list, int at, int end, const Visit& visit) {

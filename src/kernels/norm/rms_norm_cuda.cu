@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_rows(Rows<X, Out> a) {
       load8(a.weight + column(g), weight[g]);
     }
   }
+  // The next kernel may start now, which only loads weights, or what was complete long before, until it has waited.
   pdl_release();
   pdl_wait();
   const X* row = a.x + blockIdx.x * a.x_stride;
