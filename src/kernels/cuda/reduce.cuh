@@ -16,6 +16,17 @@ __device__ __forceinline__ T sum_of_lanes(T v) {
   return v;
 }
 
+// The sum of v over the lanes up to this one, `lane`.
+template <typename T>
+__device__ __forceinline__ T sum_up_to_lane(T v, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const T left = __shfl_up_sync(~0U, v, step);
+    v += lane >= step ? left : T{0};
+  }
+  return v;
+}
+
 // NaN if a lane has NaN.
 template <int kLanes = 32>
 __device__ __forceinline__ float max_of_lanes(float v) {

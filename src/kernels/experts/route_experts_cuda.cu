@@ -187,12 +187,7 @@ __global__ void __launch_bounds__(1024) route_rows(const Routing a) {
 // The sums of all earlier threads' values. `sums`: room for a value a warp.
 __device__ __forceinline__ uint64_t sum_before(uint64_t v, uint64_t* sums) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint64_t sum = v;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint64_t left = __shfl_up_sync(~0U, sum, step);
-    sum += lane >= step ? left : 0;
-  }
+  const uint64_t sum = sum_up_to_lane(v, lane);
   if (lane == 31) {
     sums[threadIdx.x / 32] = sum;
   }

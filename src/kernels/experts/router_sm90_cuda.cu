@@ -3,6 +3,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/cluster_memory.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/experts/route_experts.cuh"
 #include "kernels/experts/router_plan.h"
 #include "kernels/linear/finish.cuh"
@@ -244,12 +245,7 @@ __device__ __forceinline__ void write_tiles(const Params& p, const Memory& memor
     own += static_cast<uint32_t>((count[i] + a.tile_places - 1) / a.tile_places) << 16 |
            static_cast<uint32_t>(count[i]);
   }
-  uint32_t sum = own;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t left = __shfl_up_sync(~0U, sum, step);
-    sum += lane >= step ? left : 0;
-  }
+  const uint32_t sum = sum_up_to_lane(own, lane);
   const uint32_t all = __shfl_sync(~0U, sum, 31);
   auto first = static_cast<int32_t>((sum - own) & 0xffffU);
   auto tile = static_cast<int32_t>((sum - own) >> 16);

@@ -3,6 +3,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/flashinfer/params.h"
+#include "kernels/cuda/reduce.cuh"
 
 // Formula: the (row, query tile, chunk of keys) items of a part, row by row, the last tiles of a row first,
 //   because they see the most keys. If the part is split, the chunk size c is the smallest multiple of 128
@@ -43,11 +44,7 @@ __device__ T block_sum(T value, T* before) {
   __shared__ T warp_sums[kWarps];
   const int32_t lane = threadIdx.x % 32;
   const int32_t warp = threadIdx.x / 32;
-  T upto = value;
-  for (int32_t d = 1; d < 32; d *= 2) {
-    const T other = __shfl_up_sync(0xffffffffU, upto, d);
-    upto += lane >= d ? other : T{0};
-  }
+  const T upto = sum_up_to_lane(value, lane);
   if (lane == 31) {
     warp_sums[warp] = upto;
   }

@@ -2,6 +2,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/native/params.h"
+#include "kernels/cuda/reduce.cuh"
 
 // Formula: splits a step's decode rows into pieces of work for the decode grid, and numbers the query tiles
 //   of the other rows.
@@ -22,11 +23,7 @@ __device__ int32_t sum_before(int32_t value) {
   __shared__ int32_t warp_sums[32];
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  int32_t sum = value;
-  for (int d = 1; d < 32; d *= 2) {
-    const int32_t other = __shfl_up_sync(0xffffffffU, sum, d);
-    sum += lane >= d ? other : 0;
-  }
+  const int32_t sum = sum_up_to_lane(value, lane);
   if (lane == 31) {
     warp_sums[warp] = sum;
   }

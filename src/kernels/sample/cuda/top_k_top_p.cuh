@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/sample/cuda/row_search.cuh"
 #include "kernels/sample/rules/min_p.h"
 
@@ -93,13 +94,9 @@ __device__ inline int32_t count_top_p(SearchShared& shared, int32_t count, float
     unsigned long long before = 0;
     int32_t end = count;
     for (int32_t first = 0; first < count; first += 32) {
-      unsigned long long sum =
+      const unsigned long long own =
           first + lane < count ? mass_of(key_value(shared.keys[first + lane]), max) : 0;
-#pragma unroll
-      for (int32_t step = 1; step < 32; step *= 2) {
-        const unsigned long long other = __shfl_up_sync(~0U, sum, step);
-        sum += lane >= step ? other : 0;
-      }
+      const unsigned long long sum = sum_up_to_lane(own, lane);
       const uint32_t there = __ballot_sync(~0U, static_cast<double>(before + sum) >= target);
       if (there != 0) {
         end = min(count, first + __ffs(static_cast<int>(there)));
@@ -129,12 +126,7 @@ __device__ inline BinOf bin_of_kth(SearchShared& shared, int32_t k) {
     int32_t bin = -1;
     for (int32_t first = 0; first < kBins; first += 32) {
       const auto n = static_cast<int32_t>(shared.bins[first + lane]);
-      int32_t sum = n;
-#pragma unroll
-      for (int32_t step = 1; step < 32; step *= 2) {
-        const int32_t other = __shfl_up_sync(~0U, sum, step);
-        sum += lane >= step ? other : 0;
-      }
+      const int32_t sum = sum_up_to_lane(n, lane);
       const uint32_t there = __ballot_sync(~0U, before + sum >= k);
       if (there != 0) {
         const int32_t at = __ffs(static_cast<int>(there)) - 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/sample/cuda/top_k_top_p.cuh"
 #include "kernels/sample/rules/ratio.h"
 
@@ -85,12 +86,7 @@ __device__ inline int32_t find_in_chunk(const RemainingMasses& left,
     double four[4];
     left.four(id, four);
     const double mine = four[0] + four[1] + four[2] + four[3];
-    double sum = mine;
-#pragma unroll
-    for (int32_t far = 1; far < 32; far *= 2) {
-      const double other = __shfl_up_sync(~0U, sum, far);
-      sum += lane >= far ? other : 0.0;
-    }
+    const double sum = sum_up_to_lane(mine, lane);
     const uint32_t reached = __ballot_sync(~0U, mine > 0.0 && before + sum > target);
     int32_t found = -1;
     double at = before + (sum - mine);
