@@ -23,11 +23,12 @@ struct LaunchShape {
 };
 
 // Allows a kernel this many bytes of dynamic shared memory on the current device. Calls the driver only if it is
-// more than before.
+// more than before. carveout: the percentage of an SM's L1 and shared memory that should be shared memory while the
+// kernel runs (cudaFuncAttributePreferredSharedMemoryCarveout); -1: the driver decides.
 //
 // Errors: a check fails if the device has less.
 template <auto kKernel>
-void allow_shared_bytes(size_t bytes) {
+void allow_shared_bytes(size_t bytes, int carveout = -1) {
   static std::array<std::atomic<size_t>, 64> allowed{};  // by device
   int device = 0;
   WR_CUDA(cudaGetDevice(&device));
@@ -35,6 +36,10 @@ void allow_shared_bytes(size_t bytes) {
   if (here.load(std::memory_order_relaxed) < bytes) {
     WR_CUDA(cudaFuncSetAttribute(
         kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    if (carveout >= 0) {
+      WR_CUDA(
+          cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout));
+    }
     here.store(bytes, std::memory_order_relaxed);
   }
 }

@@ -15,7 +15,7 @@ namespace warprow {
 //   begin_norm of linear/half_norm.h, bit for bit.
 // Shapes: x [T * num_chosen, width], weights [T, num_chosen], y [T, width] (any row strides). Rows past *lists.num_rows
 //   are not written.
-// Mapping: CPU: rows in parallel. CUDA: eight elements of a row a thread.
+// Mapping: CPU: rows in parallel. CUDA: four or eight elements of a row a thread.
 // Numerics: float32, a fused multiply-add a term from zero on; an element depends on its row's values alone.
 // Preconditions: y does not overlap x; width a multiple of 8, with next_norm of 64; other operations lie between
 //   route_experts and this one.

@@ -16,7 +16,6 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kCtasOfSm = 4;
 
 template <typename X>
 struct Sums {
@@ -76,11 +75,14 @@ __device__ __forceinline__ void load_if(bool valid, const X* from, Elements<X, k
 }
 
 template <typename X, int kCols>
-__device__ __forceinline__ float element(const Elements<X, kCols>& from, int i) {
-  if constexpr (sizeof(X) == 4) {
-    return __uint_as_float(from.words[i]);
-  } else {
-    return __uint_as_float(i % 2 == 0 ? from.words[i / 2] << 16 : from.words[i / 2] & 0xffff0000U);
+__device__ __forceinline__ void unpack(const Elements<X, kCols>& from, float (&v)[kCols]) {
+#pragma unroll
+  for (int i = 0; i < from.kWords; ++i) {
+    if constexpr (sizeof(X) == 4) {
+      v[i] = __uint_as_float(from.words[i]);
+    } else {
+      unpack2(from.words[i], v[2 * i], v[2 * i + 1]);
+    }
   }
 }
 
@@ -135,11 +137,19 @@ __device__ __forceinline__ void begin_norm(const Sums<X>& a,
   }
 }
 
-// kCols: columns of a thread. kAtOnce: choices whose values it loads together. kCtas: that an SM should hold. kAll: a row has no
-// more choices, and a CTA one row.
-template <typename X, int kCols, int kAtOnce, int kCtas, bool kAll>
-__global__ void __launch_bounds__(kThreads, kCtas) combine_rows(const Sums<X> a) {
-  if constexpr (kAll) {
+// Instances. kFew: for few rows of up to four choices, a row a CTA.
+template <bool kFew>
+struct Sizes {
+  static constexpr int kCols = kFew ? 4 : 8;    // of a thread
+  static constexpr int kAtOnce = kFew ? 4 : 8;  // choices whose values a thread loads together
+  static constexpr int kCtas = kFew ? 16 : 4;   // that an SM should hold
+};
+
+template <typename X, bool kFew>
+__global__ void __launch_bounds__(kThreads, Sizes<kFew>::kCtas) combine_rows(const Sums<X> a) {
+  constexpr int kCols = Sizes<kFew>::kCols;
+  constexpr int kAtOnce = Sizes<kFew>::kAtOnce;
+  if constexpr (kFew) {
     // The next kernel may start now: it only loads weights before it waits for this one.
     pdl_release();
   }
@@ -159,11 +169,11 @@ __global__ void __launch_bounds__(kThreads, kCtas) combine_rows(const Sums<X> a)
   load_choices(static_cast<int>(blockIdx.x), 0);
   const int rows = a.num_rows == nullptr ? a.max_rows : min(a.max_rows, __ldcg(a.num_rows));
   pdl_wait();
-  if constexpr (!kAll) {
+  if constexpr (!kFew) {
     pdl_release();
   }
-  for (auto row = static_cast<int32_t>(blockIdx.x); row < rows; row += kAll ? rows : gridDim.x) {
-    if (!kAll && row >= gridDim.x) {
+  for (auto row = static_cast<int32_t>(blockIdx.x); row < rows; row += kFew ? rows : gridDim.x) {
+    if (!kFew && row >= gridDim.x) {
       load_choices(row, 0);
     }
     if (col >= a.width) {
@@ -180,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) combine_rows(const Sums<X> a)
     float sum[kCols] = {};
     int first = 0;
     do {
-      if (!kAll && first > 0) {
+      if (!kFew && first > 0) {
         load_choices(row, first);
       }
       Elements<X, kCols> x[kAtOnce];
@@ -191,14 +201,16 @@ __global__ void __launch_bounds__(kThreads, kCtas) combine_rows(const Sums<X> a)
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         if (first + j < a.num_chosen) {
+          float v[kCols];
+          unpack(x[j], v);
 #pragma unroll
           for (int i = 0; i < kCols; ++i) {
-            sum[i] = fmaf(weight[j], element(x[j], i), sum[i]);
+            sum[i] = fmaf(weight[j], v[i], sum[i]);
           }
         }
       }
       first += kAtOnce;
-    } while (!kAll && first < a.num_chosen);
+    } while (!kFew && first < a.num_chosen);
 #pragma unroll
     for (int i = 0; i < kCols / 4; ++i) {
       float* four = sum + 4 * i;
@@ -235,20 +247,20 @@ void launch_sums(Stream& stream, const CombineExpertsArgs& args) {
                      .next_squares = next == nullptr ? nullptr : next->squares,
                      .quartered = args.y.shape[0] <= kMaxQuarteredRows};
   // Of few rows and choices CTAs with so few registers that they find room beside those of sm90_mxfp4_unit_gemm.
-  const bool small = sizeof(X) == 2 && sums.num_chosen <= 4 && sums.max_rows <= 48;
-  const int32_t cols = small ? 4 : 8;
-  const int32_t parts = ceil_div(sums.width, kThreads * cols);
-  const int32_t most = small ? sums.max_rows : stream.device().facts().num_sms * kCtasOfSm / parts;
-  const dim3 grid(static_cast<unsigned>(std::clamp(most, 1, sums.max_rows)),
-                  static_cast<unsigned>(parts));
+  constexpr int32_t kFewRows = 48;
   if constexpr (sizeof(X) == 2) {
-    if (small) {
-      launch(stream, "combine_experts", {grid, kThreads}, combine_rows<X, 4, 4, 16, true>, sums);
+    if (sums.num_chosen <= Sizes<true>::kAtOnce && sums.max_rows <= kFewRows) {
+      const int32_t parts = ceil_div(sums.width, kThreads * Sizes<true>::kCols);
+      const dim3 grid(static_cast<unsigned>(sums.max_rows), static_cast<unsigned>(parts));
+      launch(stream, "combine_experts", {grid, kThreads}, combine_rows<X, true>, sums);
       return;
     }
   }
-  launch(
-      stream, "combine_experts", {grid, kThreads}, combine_rows<X, 8, 8, kCtasOfSm, false>, sums);
+  const int32_t parts = ceil_div(sums.width, kThreads * Sizes<false>::kCols);
+  const int32_t most = stream.device().facts().num_sms * Sizes<false>::kCtas / parts;
+  const dim3 grid(static_cast<unsigned>(std::clamp(most, 1, sums.max_rows)),
+                  static_cast<unsigned>(parts));
+  launch(stream, "combine_experts", {grid, kThreads}, combine_rows<X, false>, sums);
 }
 
 }  // namespace

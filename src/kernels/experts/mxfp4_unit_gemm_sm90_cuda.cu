@@ -360,9 +360,9 @@ __global__ void __launch_bounds__(kThreads, 1) mxfp4_unit_kernel(const __grid_co
 template <LinearEpilogue kEpilogue>
 void launch_instance(Stream& stream, const Params& params) {
   constexpr auto* kKernel = &mxfp4_unit_kernel<kEpilogue>;
-  allow_shared_bytes<kKernel>(kSharedBytes);
   // Loads of w in flight need room in L1, so an SM should not keep the division that the kernel before had.
-  WR_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, 50));
+  constexpr int kSharedPercent = 50;
+  allow_shared_bytes<kKernel>(kSharedBytes, kSharedPercent);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(stream.device().facts().num_sms));
   shape.block = dim3(kThreads);

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
-// How sm90_unit_expert_gemm shares out its work. A unit is 16 rows of an expert's matrix (gated: and their up rows) and the places of
+// How sm90_unit_expert_gemm shares out its work, and sm90_mxfp4_unit_gemm but for its rounds. A unit is 16 rows of an expert's matrix (gated: and their up rows) and the places of
 // a tile of the work list. Each CTA has an equal, adjacent share of the units of all tiles, in order. Its warps have adjacent
 // units in rounds, of one or two tiles of the list, whose rows of x they share.
 namespace warprow::cuda {
