@@ -38,7 +38,7 @@ struct Model {
                : kind == PackedKind::kQ4 ? ScaleForm::kBF16
                                          : ScaleForm::kF16;
     w.has_bias = biases;
-    w.zero_point = kind == PackedKind::kQ4 ? 8 : 0;
+    w.zero_point = kind == PackedKind::kQ4 && !biases ? 8 : 0;
     w.n = rows;
     w.k = cols;
     return w;

@@ -56,13 +56,17 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
 #define WR_A_REGISTERS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define WR_ACC4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WR_ACC16(d, i) WR_ACC4(d, i), WR_ACC4(d, (i) + 4), WR_ACC4(d, (i) + 8), WR_ACC4(d, (i) + 12)
+#define WR_ACC8_NAMES "%0,%1,%2,%3,%4,%5,%6,%7"
+#define WR_ACC12_NAMES WR_ACC8_NAMES ",%8,%9,%10,%11"
 #define WR_ACC16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define WR_ACC24_NAMES WR_ACC16_NAMES ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define WR_ACC32_NAMES                                                                         \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
-  "%25,%26,%27,%28,%29,%30,%31"
-#define WR_ACC40_NAMES WR_ACC32_NAMES ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define WR_ACC48_NAMES WR_ACC40_NAMES ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define WR_ACC20_NAMES WR_ACC16_NAMES ",%16,%17,%18,%19"
+#define WR_ACC24_NAMES WR_ACC20_NAMES ",%20,%21,%22,%23"
+#define WR_ACC28_NAMES WR_ACC24_NAMES ",%24,%25,%26,%27"
+#define WR_ACC32_NAMES WR_ACC28_NAMES ",%28,%29,%30,%31"
+#define WR_ACC36_NAMES WR_ACC32_NAMES ",%32,%33,%34,%35"
+#define WR_ACC40_NAMES WR_ACC36_NAMES ",%36,%37,%38,%39"
+#define WR_ACC44_NAMES WR_ACC40_NAMES ",%40,%41,%42,%43"
+#define WR_ACC48_NAMES WR_ACC44_NAMES ",%44,%45,%46,%47"
 #define WR_ACC64_NAMES                                                                    \
   WR_ACC32_NAMES                                                                          \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
@@ -148,66 +152,121 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, b
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t* a, uint64_t b) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, "
-      "1, %9;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, 1, %9;\n"
       : WR_ACC4(d, 0)
       : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[8], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+      "{" WR_ACC8_NAMES "}, {%8,%9,%10,%11}, %12, 1, 1, 1, %13;\n"
+      : WR_ACC4(d, 0), WR_ACC4(d, 4)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[12], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 "
+      "{" WR_ACC12_NAMES "}, {%12,%13,%14,%15}, %16, 1, 1, 1, %17;\n"
+      : WR_ACC4(d, 0), WR_ACC4(d, 4), WR_ACC4(d, 8)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
-               "}, {%16,%17,%18,%19}, %20, 1, 1, 1, %21;\n"
-               : WR_ACC16(d, 0)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{" WR_ACC16_NAMES "}, {%16,%17,%18,%19}, %20, 1, 1, 1, %21;\n"
+      : WR_ACC16(d, 0)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[20], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n40k16.f32.bf16.bf16 "
+      "{" WR_ACC20_NAMES "}, {%20,%21,%22,%23}, %24, 1, 1, 1, %25;\n"
+      : WR_ACC16(d, 0), WR_ACC4(d, 16)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[24], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" WR_ACC24_NAMES
-               "}, {%24,%25,%26,%27}, %28, 1, 1, 1, %29;\n"
-               : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 "
+      "{" WR_ACC24_NAMES "}, {%24,%25,%26,%27}, %28, 1, 1, 1, %29;\n"
+      : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[28], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n56k16.f32.bf16.bf16 "
+      "{" WR_ACC28_NAMES "}, {%28,%29,%30,%31}, %32, 1, 1, 1, %33;\n"
+      : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20), WR_ACC4(d, 24)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{" WR_ACC32_NAMES "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[36], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
+      "{" WR_ACC36_NAMES "}, {%36,%37,%38,%39}, %40, 1, 1, 1, %41;\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[40], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" WR_ACC40_NAMES
-               "}, {%40,%41,%42,%43}, %44, 1, 1, 1, %45;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 "
+      "{" WR_ACC40_NAMES "}, {%40,%41,%42,%43}, %44, 1, 1, 1, %45;\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+}
+template <bool kTransposedB = false>
+__device__ __forceinline__ void wgmma(float (&d)[44], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n88k16.f32.bf16.bf16 "
+      "{" WR_ACC44_NAMES "}, {%44,%45,%46,%47}, %48, 1, 1, 1, %49;\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36), WR_ACC4(d, 40)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[48], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" WR_ACC48_NAMES
-               "}, {%48,%49,%50,%51}, %52, 1, 1, 1, %53;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+      "{" WR_ACC48_NAMES "}, {%48,%49,%50,%51}, %52, 1, 1, 1, %53;\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
-               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{" WR_ACC64_NAMES "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
-               "}, {%128,%129,%130,%131}, %132, 1, 1, 1, %133;\n"
-               : WR_ACC16(d, 0),
-                 WR_ACC16(d, 16),
-                 WR_ACC16(d, 32),
-                 WR_ACC16(d, 48),
-                 WR_ACC16(d, 64),
-                 WR_ACC16(d, 80),
-                 WR_ACC16(d, 96),
-                 WR_ACC16(d, 112)
-               : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{" WR_ACC128_NAMES "}, {%128,%129,%130,%131}, %132, 1, 1, 1, %133;\n"
+      : WR_ACC16(d, 0),
+        WR_ACC16(d, 16),
+        WR_ACC16(d, 32),
+        WR_ACC16(d, 48),
+        WR_ACC16(d, 64),
+        WR_ACC16(d, 80),
+        WR_ACC16(d, 96),
+        WR_ACC16(d, 112)
+      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 // The same; without `add`, d is overwritten.
 template <bool kTransposedB = false>

@@ -15,8 +15,6 @@ __device__ __forceinline__ uint64_t wgmma_plain_operand(uint32_t shared, uint32_
          ((shared & 0x3ffff) >> 4);
 }
 
-#define WR_ACC8_NAMES "%0,%1,%2,%3,%4,%5,%6,%7"
-
 __device__ __forceinline__ void wgmma_f8(float (&d)[4], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"

@@ -63,8 +63,9 @@ class ExpertBias {
   }
   [[nodiscard]] __device__ float upper(float v) const { return __fadd_rn(v, upper_); }
   [[nodiscard]] __device__ float lower(float v) const { return __fadd_rn(v, lower_); }
+  template <GateForm kForm>
   [[nodiscard]] __device__ float gate(float v, float up) const {
-    return expert_gate(upper(v), lower(up), limit_);
+    return expert_gate<kForm>(upper(v), lower(up), limit_);
   }
 
  private:
@@ -76,11 +77,12 @@ class ExpertBias {
 // Four products of a lane, of eight places: row lane / 4 of a warp's 16 and places lane % 4 * 2, + 1; then the row 8 below.
 // Transposed, a lane has place lane / 4 and rows lane % 4 * 2, + 1, which it stores at `to`. first: the warp's first output of
 // `outputs`; is_place: whether there is such a place.
-template <bool kGates>
+template <bool kGates, GateForm kForm>
 __device__ __forceinline__ void store_products(
     const float* v, const ExpertBias& bias, Bf16* to, bool is_place, int first, int outputs) {
   if constexpr (kGates) {
-    const uint32_t pair = transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
+    const uint32_t pair =
+        transpose_matrix(pack_bf16(bias.gate<kForm>(v[0], v[2]), bias.gate<kForm>(v[1], v[3])));
     if (is_place && first < outputs) {
       *reinterpret_cast<uint32_t*>(to) = pair;
     }

@@ -298,7 +298,9 @@ class Multiplier {
     Bf16* to = static_cast<Bf16*>(p_.a.y) + (unit.place + lane_ / 4) * p_.a.y_stride + first +
                lane_ % 4 * 2;
     const bool is_place = lane_ / 4 < unit.num_places;
-    store_products<kGates>(v, bias, to, is_place, first, outputs);
+    with_gate_form<kGates>(p_.a.gate_limit, [&]<GateForm kForm>() {
+      store_products<kGates, kForm>(v, bias, to, is_place, first, outputs);
+    });
   }
 
   const Params& p_;

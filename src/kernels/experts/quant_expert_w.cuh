@@ -176,6 +176,7 @@ struct ExpertTiles {
                                                   int /*step*/,
                                                   int thread) {
     const int warp = thread / 32;
+    const uint64_t of_x = wgmma_operand(x, 1024, 16);
     const uint32_t first = w + (kGates ? group * 2 + warp / 2 : group * 4 + warp) * a.tile_bytes;
     QuantRows<kKind, kF32Scales, kGates> rows(
         a, first, first + kGroups * 2 * a.tile_bytes, warp % 2 == 1, thread % 32);
@@ -187,7 +188,7 @@ struct ExpertTiles {
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        wgmma(sum, d[i / 2][i % 2], wgmma_operand(x + half * kXBytes + i * 32, 1024, 16));
+        wgmma(sum, d[i / 2][i % 2], further_operand(of_x, half * kXBytes + i * 32));
       }
       wgmma_commit();
       if (half == 0) {

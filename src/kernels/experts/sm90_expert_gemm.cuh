@@ -35,17 +35,20 @@ namespace sm90_expert_detail {
 
 template <typename W, int kCols>
 struct Sizes {
-  // Dequantising needs more warps than multiplying, so it has more consumer warpgroups. With 128 places these get registers of
-  // the other warps (setmaxnreg). With fewer, a group's rows of w are as few bytes as the rows of x, so four groups share x.
+  // Dequantising needs more warps than multiplying, so it has more consumer warpgroups: as many as registers allow. They share x.
   static constexpr bool kDequantises = W::kDequantises;
-  static constexpr bool kHasManyGroups = kDequantises && kCols == 128;
+  static constexpr bool kHasManyTiles = W::kHasSmallTiles && kCols == 32;
   // Consumer warpgroups.
-  static constexpr int kGroups = kHasManyGroups ? 3 : kDequantises ? 4 : kCols == 128 ? 2 : 1;
+  static constexpr int kGroups = kHasManyTiles  ? 6
+                                 : kDequantises ? (kCols == 128 ? 3 : 4)
+                                 : kCols == 128 ? 2
+                                                : 1;
   static constexpr int kCtas = kCols == 8 ? 2 : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kGatherers = kCols == 8 ? 64 : kDequantises ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
-  static constexpr int kTiles = W::kHasSmallTiles && kCols < 128 ? 2 : 1;  // of w in a stage
+  // Of w in a stage: waiting for a stage and leaving it takes about as long as a small tile.
+  static constexpr int kTiles = kHasManyTiles ? 4 : W::kHasSmallTiles && kCols < 128 ? 2 : 1;
   static constexpr int kInputs = kTiles * W::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Pieces of 16 bytes that a gatherer copies of a block; some gatherers copy one less.
@@ -212,23 +215,37 @@ __device__ __forceinline__ void multiply(const Params& p,
   const ExpertBias bias(p.a, kGates, item.expert, row, lane);
   Bf16* y =
       static_cast<Bf16*>(p.a.y) + (item.place + lane / 4) * p.a.y_stride + first + lane % 4 * 2;
+  with_gate_form<kGates>(p.a.gate_limit, [&]<GateForm kForm>() {
 #pragma unroll
-  for (int j = 0; j < kPlaces / 8; ++j) {
-    const bool is_place = 8 * j + lane / 4 < item.num_places;
-    Bf16* to = y + 8 * j * p.a.y_stride;
-    store_products<kGates>(sum + 4 * j, bias, to, is_place, first, outputs);
-  }
+    for (int j = 0; j < kPlaces / 8; ++j) {
+      const bool is_place = 8 * j + lane / 4 < item.num_places;
+      Bf16* to = y + 8 * j * p.a.y_stride;
+      store_products<kGates, kForm>(sum + 4 * j, bias, to, is_place, first, outputs);
+    }
+  });
 }
 
-// Places of narrower products than a tile's.
-template <int kCols, bool kDequantises>
-struct NarrowWidths {
-  static constexpr int kSome = kCols == 64 ? 48 : kCols == 96 ? 80 : kCols == 128 ? 64 : kCols;
-  static constexpr int kFew = kCols == 64                    ? 32
-                              : kCols == 96                  ? 64
-                              : kCols == 128 && kDequantises ? 32
-                                                             : kSome;
+// Places of the products for a tile of kCols, ascending. A product of w in registers takes the longer the wider it is, even
+// where memory is the limit.
+template <int... kSome>
+struct Widths {
+  template <typename F>
+  __device__ __forceinline__ static void call_least(int num_places, F&& f) {
+    static_cast<void>(((num_places <= kSome && (f.template operator()<kSome>(), true)) || ...));
+  }
 };
+template <int kCols, bool kDequantises>
+struct WidthsOf : Widths<kCols> {};
+template <>
+struct WidthsOf<128, false> : Widths<64, 128> {};
+template <>
+struct WidthsOf<32, true> : Widths<8, 16, 24, 32> {};
+template <>
+struct WidthsOf<64, true> : Widths<32, 40, 48, 56, 64> {};
+template <>
+struct WidthsOf<96, true> : Widths<56, 64, 72, 80, 88, 96> {};
+template <>
+struct WidthsOf<128, true> : Widths<32, 64, 80, 96, 128> {};
 
 // Consumers: every item, those of few places in narrow products.
 template <typename W, LinearEpilogue kEpilogue, int kCols>
@@ -246,21 +263,9 @@ __device__ void multiply_all(const Params& p, typename Sizes<W, kCols>::Ring rin
     if (index + step < items) {
       next = ExpertItem(p.a, p.row_tiles, index + step);
     }
-    // Products of few places are narrow.
-    using Widths = NarrowWidths<kCols, Sizes<W, kCols>::kDequantises>;
-    if constexpr (Widths::kFew < Widths::kSome) {
-      if (item.num_places <= Widths::kFew) {
-        multiply<W, kEpilogue, kCols, Widths::kFew>(p, ring, item);
-        continue;
-      }
-    }
-    if constexpr (Widths::kSome < kCols) {
-      if (item.num_places <= Widths::kSome) {
-        multiply<W, kEpilogue, kCols, Widths::kSome>(p, ring, item);
-        continue;
-      }
-    }
-    multiply<W, kEpilogue, kCols, kCols>(p, ring, item);
+    WidthsOf<kCols, Sizes<W, kCols>::kDequantises>::call_least(item.num_places, [&]<int kPlaces>() {
+      multiply<W, kEpilogue, kCols, kPlaces>(p, ring, item);
+    });
   }
 }
 
@@ -283,13 +288,6 @@ sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUt
   __syncthreads();
   const auto thread = static_cast<int>(threadIdx.x);
   const int warp = warp_uniform(thread / 32);
-  if constexpr (S::kHasManyGroups) {
-    if (warp >= S::kConsumers / 32) {
-      lower_registers<64>();
-    } else {
-      raise_registers<144>();
-    }
-  }
   if (warp >= (S::kConsumers + S::kGatherers) / 32) {
     const bool lists_are_old = p.a.slots == nullptr;
     if (!lists_are_old) {

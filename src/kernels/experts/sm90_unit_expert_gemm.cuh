@@ -315,7 +315,9 @@ class UnitWarp {
     const ExpertBias bias(p_.a, kGates, unit.entry.x, kGates ? 2 * first : first, lane_);
     Bf16* to = static_cast<Bf16*>(p_.a.y) + (unit.entry.y + lane_ / 4) * p_.a.y_stride + first +
                lane_ % 4 * 2;
-    store_products<kGates>(sum, bias, to, lane_ / 4 < unit.entry.z, first, outputs);
+    with_gate_form<kGates>(p_.a.gate_limit, [&]<GateForm kForm>() {
+      store_products<kGates, kForm>(sum, bias, to, lane_ / 4 < unit.entry.z, first, outputs);
+    });
   }
 
   const Params& p_;

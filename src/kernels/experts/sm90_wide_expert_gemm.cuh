@@ -183,10 +183,10 @@ class Consumer {
       release(used);
     }
     wgmma_pin(sum);
-    write(sum, item);
+    with_gate_form<kGates>(p_.a.gate_limit, [&]<GateForm kForm>() { write<kForm>(sum, item); });
   }
 
-  template <int kSums>
+  template <GateForm kForm, int kSums>
   __device__ __forceinline__ void write(const float (&sum)[kSums], const ExpertItem& item) const {
     constexpr int kWidth = kSums * 2;
     const int warp = thread_ / 32;
@@ -207,7 +207,7 @@ class Consumer {
         for (int i = 0; i < 4; ++i) {
           const float* v = sum + 4 * (begin / 8 + j + (kGates ? i : i / 2));
           if constexpr (kGates) {
-            four[i] = pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3]));
+            four[i] = pack_bf16(bias.gate<kForm>(v[0], v[2]), bias.gate<kForm>(v[1], v[3]));
           } else {
             four[i] = i % 2 == 0 ? pack_bf16(bias.upper(v[0]), bias.upper(v[1]))
                                  : pack_bf16(bias.lower(v[2]), bias.lower(v[3]));
