@@ -29,7 +29,8 @@ struct EngineConfig {
   bool pin_threads = false;            // each CPU thread is pinned to a core
   int32_t max_model_len = 0;           // 0: the model's own, reduced to what the KV cache holds
   int32_t max_num_seqs = 0;            // 0: 64 on a CPU, 1024 on a GPU
-  int32_t max_num_batched_tokens = 0;  // 0: 512 on a CPU, 8192 on a GPU
+  // 0: 512 on a CPU, 8192 on a GPU, or 32768 for offline runs on a GPU of 64 GiB or more
+  int32_t max_num_batched_tokens = 0;
   // Inter-token latency of running streams. Steps limit their prompt tokens to meet it where possible; 0: no limit.
   int32_t target_itl_ms = kAutoTargetItl;
   std::string scheduling_policy = "fcfs";  // fcfs | priority
@@ -57,7 +58,8 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
-  int32_t grammar_mask_delay_us = 0;    // added to each grammar mask; for tests, without a flag
+  int32_t grammar_mask_delay_us = 0;  // added to each grammar mask; for tests, without a flag
+  bool offline = false;  // no client waits for single tokens; set by commands, without a flag
   std::string speculative_config = "";  // JSON, as vLLM's; empty: none (config/speculation.h)
   std::string spec_method = "";         // its method alone
   int32_t num_speculative_tokens = 0;   // and its draft tokens; 0: not given

@@ -210,7 +210,9 @@ constexpr Field kFields[] = {
     {.name = "max-num-batched-tokens",
      .member = &EngineConfig::max_num_batched_tokens,
      .group = "Scheduler",
-     .help = "maximum number of tokens per step; auto: 512 on a CPU, 8192 on a GPU",
+     .help =
+         "maximum number of tokens per step; auto: 512 on a CPU, 8192 on a GPU, 32768 in offline "
+         "runs on a GPU of 64 GiB or more",
      .max = kMaxTokens,
      .auto_value = 0},
     {.name = "target-itl-ms",

@@ -22,6 +22,9 @@ constexpr double kCpuDraftCost = 0.15;
 constexpr double kGpuDraftKnee = 180;
 constexpr int32_t kGpuSeqs = 1024;
 constexpr int32_t kGpuBatchedTokens = 8192;
+// Where only throughput counts and 2 GiB more for activations are small beside the cache. More rows meet each expert's matrices.
+constexpr int32_t kOfflineGpuBatchedTokens = 32768;
+constexpr int64_t kLargeGpuBytes = int64_t{64} << 30;
 
 tl::unexpected<Error> refuse(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
@@ -37,13 +40,16 @@ int32_t known_max_len(const EngineConfig& config, const HostFacts& host) {
 void decide_batch(ResolvedConfig& config, const HostFacts& host) {
   const bool gpu = config.device == "cuda";
   const int32_t seqs = gpu ? kGpuSeqs : kCpuSeqs;
-  const int32_t batched_tokens = gpu ? kGpuBatchedTokens : kCpuBatchedTokens;
+  const bool large_steps = config.offline && host.gpu_memory_bytes >= kLargeGpuBytes;
+  const int32_t batched_tokens = !gpu          ? kCpuBatchedTokens
+                                 : large_steps ? kOfflineGpuBatchedTokens
+                                               : kGpuBatchedTokens;
   if (config.max_num_seqs == 0) {
     config.max_num_seqs =
         config.max_num_batched_tokens == 0 ? seqs : std::min(seqs, config.max_num_batched_tokens);
   }
   if (config.target_itl_ms == kAutoTargetItl) {
-    config.target_itl_ms = gpu ? 0 : kCpuTargetItlMs;
+    config.target_itl_ms = gpu || config.offline ? 0 : kCpuTargetItlMs;
   }
   if (config.max_num_batched_tokens == 0) {
     config.max_num_batched_tokens = std::max(batched_tokens, config.max_num_seqs);

@@ -18,6 +18,7 @@ struct HostFacts {
   bool has_cuda = false;
   std::string_view why_no_cuda = "this build has no CUDA support";  // when has_cuda is false
   int32_t compute_capability = 0;                                   // of the GPU: 90 for 9.0
+  int64_t gpu_memory_bytes = 0;
   int32_t model_max_len = 0;  // 0: unknown; checks that need it are skipped
 };
 

@@ -32,6 +32,7 @@ HostFacts host_facts(const MachineFacts& machine) {
   facts.has_cuda = machine.gpu.kind == DeviceKind::kCuda;
   facts.why_no_cuda = machine.why_no_cuda;
   facts.compute_capability = machine.gpu.compute_capability;
+  facts.gpu_memory_bytes = machine.gpu.total_bytes;
   return facts;
 }
 

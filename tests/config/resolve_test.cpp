@@ -63,6 +63,23 @@ TEST(Resolve, AnOpenValueFollowsTheGivenOne) {
   EXPECT_EQ(resolve(config, kHost)->max_num_batched_tokens, 2048);
 }
 
+TEST(Resolve, OfflineRunsHaveLargeStepsOnALargeGpu) {
+  HostFacts host = kHost;
+  EngineConfig config;
+  config.offline = true;
+  EXPECT_EQ(resolve(config, host)->max_num_batched_tokens, 512);
+  EXPECT_EQ(resolve(config, host)->target_itl_ms, 0);
+  host.has_cuda = true;
+  host.gpu_memory_bytes = int64_t{24} << 30;
+  EXPECT_EQ(resolve(config, host)->max_num_batched_tokens, 8192);
+  host.gpu_memory_bytes = int64_t{80} << 30;
+  EXPECT_EQ(resolve(config, host)->max_num_batched_tokens, 32768);
+  config.max_num_batched_tokens = 4096;
+  EXPECT_EQ(resolve(config, host)->max_num_batched_tokens, 4096);
+  config = {};
+  EXPECT_EQ(resolve(config, host)->max_num_batched_tokens, 8192);
+}
+
 TEST(Resolve, LongPrefillsFollowTheStep) {
   EngineConfig config;
   EXPECT_EQ(resolve(config, kHost)->long_prefill_token_threshold, 64);

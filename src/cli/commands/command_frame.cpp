@@ -82,9 +82,7 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
     return tl::unexpected(loaded.error());
   }
   loaded_ = *loaded;
-  if (traits.is_offline && loaded_.config.target_itl_ms == kAutoTargetItl) {
-    loaded_.config.target_itl_ms = 0;
-  }
+  loaded_.config.offline = traits.is_offline;
   const Result<std::optional<std::string>> printed = engine_->printed(loaded_, as_json_);
   if (!printed) {
     return tl::unexpected(printed.error());

@@ -32,7 +32,7 @@ class CommandFrame {
     bool takes_model = true;            // false: -m names the model, and all arguments are others
     bool has_engine = true;             // false: neither MODEL nor the engine's settings
     bool runs_ranks = true;             // false: it needs no device
-    bool is_offline = false;  // no client waits for single tokens: prompts need no --target-itl-ms
+    bool is_offline = false;            // no client waits for single tokens (EngineConfig::offline)
     std::function<bool()> needs_model{};  // called after parsing; empty: yes
   };
   // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts logging, and

@@ -14,6 +14,10 @@ struct SettingText {
   std::string name;
   std::string text;
 };
+struct ConfigText {
+  std::vector<SettingText> settings;
+  bool offline = false;
+};
 
 // Not in an anonymous namespace: the archives find these by argument-dependent lookup.
 
@@ -68,6 +72,11 @@ void visit(A& archive, Ref<A, SettingText> v) {
 }
 
 template <typename A>
+void visit(A& archive, Ref<A, ConfigText> v) {
+  archive(v.settings, v.offline);
+}
+
+template <typename A>
 void visit(A& archive, Ref<A, RankReady> v) {
   archive(v.facts, v.max_concurrent_batches, v.device);
 }
@@ -107,17 +116,19 @@ void read(std::span<const uint8_t> bytes, Message& message) {
 
 // The settings that have a flag, as text; ranks need no others.
 void encode(const RankStart& message, std::vector<uint8_t>& bytes) {
-  std::vector<SettingText> settings;
+  ConfigText text;
+  text.offline = message.config.offline;
   for_each_field([&](const Field& field) {
-    settings.push_back({field.name, field_text(message.config, field)});
+    text.settings.push_back({field.name, field_text(message.config, field)});
   });
-  write(settings, bytes);
+  write(text, bytes);
 }
 
 void decode(std::span<const uint8_t> bytes, RankStart& message) {
-  std::vector<SettingText> settings;
-  read(bytes, settings);
-  for (const SettingText& setting : settings) {
+  ConfigText text;
+  read(bytes, text);
+  message.config.offline = text.offline;
+  for (const SettingText& setting : text.settings) {
     const Field* field = find_field(setting.name);
     WR_CHECK(field != nullptr, "a rank does not know the setting {}", setting.name);
     value_or_throw(set_field(message.config, *field, setting.text, setting.name));
