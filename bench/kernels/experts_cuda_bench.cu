@@ -34,9 +34,7 @@ struct Model {
     PackedWeight w;
     w.kind = kind;
     w.group = group > 0 ? group : 128;
-    w.scales = group > 0                 ? ScaleForm::kF32
-               : kind == PackedKind::kQ4 ? ScaleForm::kBF16
-                                         : ScaleForm::kF16;
+    w.scales = group > 0 ? ScaleForm::kF32 : ScaleForm::kBF16;
     w.has_bias = biases;
     w.zero_point = kind == PackedKind::kQ4 && !biases ? 8 : 0;
     w.n = rows;

@@ -43,7 +43,7 @@ RandomQuantMatrix::RandomQuantMatrix(
   form_ = form;
   form_.zero_point = random_zero_point(random_.kind);
   form_.half_scales = !f8;
-  form_.bf16_scales = !f8;
+  form_.bf16_scales = true;
   form_.col_unit = f8 && !blocks ? 1 : form.group;
   rows_ = rows;
   cols_ = cols;

@@ -6,6 +6,7 @@
 #include "base/math.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -29,10 +30,17 @@ float nearest_half(float v) {
   return v >= kMostHalf ? kMostHalf : std::nearbyint(v / step) * step;
 }
 
+// The least bf16 that is not below a positive, finite number.
+float bf16_not_below(float v) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v) + 0xffffU;
+  return std::bit_cast<float>(bits & 0xffff0000U);
+}
+
 class F8Matrix final : public QuantMatrix {
  public:
   F8Matrix(int64_t rows, int64_t cols, FloatRow row) : row_(std::move(row)) {
     form_.inputs = F8Inputs::kRow;
+    form_.bf16_scales = true;
     rows_ = rows;
     cols_ = cols;
     format_ = "fp8";
@@ -46,7 +54,7 @@ class F8Matrix final : public QuantMatrix {
       row_(part.row + r, values.data());
       const float most = largest(values.data(), cols_);
       // Of zeros alone: any.
-      const float scale = most > 0.0F ? most / kMaxF8E4M3 : 1.0F;
+      const float scale = most > 0.0F ? bf16_not_below(most / kMaxF8E4M3) : 1.0F;
       std::fill_n(out.scales.data() + r * groups, groups, scale);
       const float* from = values.data() + part.col;
       std::transform(

@@ -13,8 +13,8 @@ namespace warprow {
 using FloatRow = std::function<void(int64_t row, float* out)>;
 
 // The matrix [rows, cols], quantised while it is loaded; numbers to nearest, ties to even.
-// kF8: e4m3 with a scale for each row, the row's largest magnitude over 448. Products round their inputs, each row with its own
-// scale.
+// kF8: e4m3 with a scale for each row, the least bf16 from the row's largest magnitude over 448 on. Products round their inputs,
+// each row with its own scale.
 // kQ8: int8 from -127 to 127 with a scale for each `group` inputs, an IEEE half: their largest magnitude over 127. It is
 // NaN where a number is not finite. group: 32 or 128, of which cols is a multiple; activations then share a scale alike.
 std::unique_ptr<QuantMatrix> rounded_matrix(

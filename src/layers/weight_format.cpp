@@ -211,7 +211,7 @@ PackedWeight quant_tiles(const QuantForm& form, bool rounds_inputs) {
   weight.group = form.group;
   weight.zero_point = form.zero_point;
   weight.has_zero_points = form.has_zeros;
-  if (form.bf16_scales && form.number != QuantNumber::kF8) {
+  if (form.bf16_scales) {
     weight.scales = ScaleForm::kBF16;
   }
   return weight;

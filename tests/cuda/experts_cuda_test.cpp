@@ -849,6 +849,8 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                         Case{{16, 4, 272, 80}, PackedKind::kF8},
                         Case{{32, 8, 2048, 768}, PackedKind::kF8},
                         Case{{4, 2, 80, 16}, PackedKind::kF8},
+                        Case{{16, 4, 272, 80}, PackedKind::kF8, 128, false, kBF16},
+                        Case{{32, 8, 2048, 768}, PackedKind::kF8, 128, false, kBF16},
                         Case{{16, 4, 272, 80}, PackedKind::kQ8, 128},
                         Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, true},
                         Case{{16, 4, 272, 80}, PackedKind::kQ4, 128},

@@ -364,6 +364,7 @@ TEST_F(QuantLinearTest, EqualsBf16WeightsBitForBit) {
     }
     check_bf16({kind, 2 * 1024, 1024, kSwiGlu, false, true, 128, false, kBF16});
   }
+  check_bf16({PackedKind::kF8, 512, 2048, kAdd, true, false, 128, false, kBF16});
   // More tiles of rows than the GPU has SMs, of which the last one's rows are not all there.
   check_bf16({PackedKind::kQ4, 2 * 12304, 256, kSwiGlu, false, true});
   for (const bool biases : {false, true}) {
@@ -408,6 +409,8 @@ TEST_F(QuantLinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 64, true});
   check_rows({PackedKind::kQ8, 1024, 2048, kAdd, true, true, 32, true, kBF16},
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 128, false, kBF16});
+  check_rows({PackedKind::kF8, 1024, 2048, kAdd, true, true, 128, false, kBF16},
+             {PackedKind::kF8, 2 * 1024, 1024, kSwiGlu, false, false, 128, false, kBF16});
   check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, kF32, true},
              {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, kF32, true});
   check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, kF32, false},

@@ -57,6 +57,24 @@ TEST(RoundedMatrix, Int8HasTheLargestMagnitudeOfAGroupAt127) {
   EXPECT_EQ(got.numbers[95], 128 + 127);
 }
 
+TEST(RoundedMatrix, E4m3HasABf16NotBelowTheLargestMagnitudeOver448) {
+  constexpr float kMost[] = {448.0F, 449.0F, 3.0F, 0.0F};
+  const auto matrix = rounded_matrix(QuantNumber::kF8, 4, 128, 128, [&](int64_t r, float* out) {
+    for (int c = 0; c < 128; ++c) {
+      out[c] = kMost[r] * static_cast<float>(c - 127) / 127.0F;
+    }
+  });
+  EXPECT_TRUE(matrix->form().bf16_scales);
+  QuantBuffers got;
+  got.resize(matrix->form(), {0, 4, 0, 128});
+  matrix->read({0, 4, 0, 128}, got);
+  EXPECT_EQ(got.scales, (std::vector<float>{1.0F, 1.0078125F, 0x1.b8p-8F, 1.0F}));
+  EXPECT_EQ(got.numbers[0], 0xfe);    // -448
+  EXPECT_EQ(got.numbers[128], 0xfe);  // -449 / 1.0078125 = -445.5
+  EXPECT_EQ(got.numbers[127], 0);
+  EXPECT_EQ(got.numbers[3 * 128], 0);
+}
+
 TEST(RoundedMatrix, AWideGroupHasOneScale) {
   const auto matrix = rounded_matrix(QuantNumber::kQ8, 1, 256, 128, [](int64_t, float* out) {
     for (int c = 0; c < 256; ++c) {

@@ -204,6 +204,12 @@ struct QuantisedModel {
         return bf16_to_f32(f32_to_bf16(v));
       });
     }
+    if (scheme == "fp8_row") {  // as rounded_matrix.h says
+      std::transform(scales.begin(), scales.end(), scales.begin(), [](float v) {
+        const float nearest = bf16_to_f32(f32_to_bf16(v));
+        return nearest < v ? bf16_to_f32(static_cast<uint16_t>(f32_to_bf16(v) + 1)) : nearest;
+      });
+    }
     Bytes numbers;
     std::vector<float> values;
     for (int64_t i = 0; i < rows * cols; ++i) {

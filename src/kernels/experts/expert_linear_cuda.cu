@@ -39,7 +39,9 @@ void launch_sm90(Stream& stream,
     if constexpr (kKind == PackedKind::kMxfp4) {
       return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
     } else if constexpr (has_quant_tiles(kKind)) {
-      return sm90_unit_expert_gemm<kKind, kScales>(stream, gemm, args.epilogue);
+      // Knows kBF16 from kF16 at run time.
+      constexpr ScaleForm kForm = kScales == ScaleForm::kBF16 ? ScaleForm::kF16 : kScales;
+      return sm90_unit_expert_gemm<kKind, kForm>(stream, gemm, args.epilogue);
     } else {
       return sm90_expert_gemm<kKind, kScales, 8>(stream, gemm, args.epilogue);
     }
@@ -144,7 +146,9 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     case PackedKind::kMxfp4:
       return launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width);
     case PackedKind::kF8:
-      return launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
+      return args.w.scales == ScaleForm::kBF16
+                 ? launch_sm90<PackedKind::kF8, ScaleForm::kBF16>(stream, args, gemm, width)
+                 : launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
     case PackedKind::kQ8:
       return f32_scales ? launch_sm90<PackedKind::kQ8, ScaleForm::kF32>(stream, args, gemm, width)
                         : launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);

@@ -42,11 +42,16 @@ inline constexpr ExpertTileWidth kMxfp4TileWidths[] = {
     {5, 8}, {24, 32}, {48, 64}, {80, 96}, {160, 128}, {kAnyMean, 256}};
 inline constexpr ExpertTileWidth kBf16TileWidths[] = {
     {4, 8}, {20, 32}, {160, 128}, {kAnyMean, 256}};
+inline constexpr ExpertTileWidth kNibbleTileWidths[] = {
+    {6, 8}, {24, 32}, {48, 64}, {kAnyMean, 128}};
 inline constexpr ExpertTileWidth kQuantTileWidths[] = {{4, 8}, {24, 32}, {48, 64}, {kAnyMean, 128}};
 
 constexpr std::span<const ExpertTileWidth> expert_tile_widths(PackedKind matrices) {
   if (matrices == PackedKind::kMxfp4) {
     return kMxfp4TileWidths;
+  }
+  if (matrices == PackedKind::kQ4) {
+    return kNibbleTileWidths;
   }
   return has_quant_tiles(matrices) ? std::span<const ExpertTileWidth>(kQuantTileWidths)
                                    : kBf16TileWidths;
@@ -70,7 +75,8 @@ constexpr int32_t expert_tile_places(int64_t num_toks,
 // Tiles of a step of up to max_toks rows, whatever the matrices are.
 constexpr int64_t most_expert_tiles(int64_t max_toks, int32_t num_chosen, int32_t num_experts) {
   int64_t most = 0;
-  for (const PackedKind matrices : {PackedKind::kMxfp4, PackedKind::kBF16, PackedKind::kQ4}) {
+  for (const PackedKind matrices :
+       {PackedKind::kMxfp4, PackedKind::kBF16, PackedKind::kQ4, PackedKind::kF8}) {
     for (const auto& [most_mean, places] : expert_tile_widths(matrices)) {
       // The most rows with that mean.
       const int64_t toks =

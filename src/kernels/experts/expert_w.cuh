@@ -101,9 +101,17 @@ __device__ __forceinline__ void store_products(
 template <PackedKind kKind, ScaleForm kScales = ScaleForm::kF16>
 struct ExpertW;
 
+// Consumer warps have 16 rows each of those that a CTA has, in their order.
+struct WarpsInOrder {
+  template <bool kGates>
+  __device__ __forceinline__ static int warp_of(int warp) {
+    return warp;
+  }
+};
+
 // Rows of bf16, by TMA.
 template <>
-struct ExpertW<PackedKind::kBF16> {
+struct ExpertW<PackedKind::kBF16> : WarpsInOrder {
   static constexpr bool kDequantises = false;
   static constexpr float kTimes = 1.0F;
   static constexpr bool kHasSmallTiles = false;
@@ -220,7 +228,7 @@ class Mxfp4Numbers {
 
 // Tiles of MXFP4 (mxfp4_tiles.h), dequantised into registers. Those of a stage lie together.
 template <>
-struct ExpertW<PackedKind::kMxfp4> {
+struct ExpertW<PackedKind::kMxfp4> : WarpsInOrder {
   static constexpr bool kDequantises = true;
   static constexpr float kTimes = 1.0F;
   static constexpr bool kHasSmallTiles = true;

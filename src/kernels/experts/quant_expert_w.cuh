@@ -14,13 +14,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime.h>
+#include <type_traits>
 
 // ExpertW of matrices in tiles of linear operations (kernels/linear/quant/quant_tiles.h), dequantised to quant_weight.
 namespace warprow::cuda {
 
 // A lane's two rows in tiles of linear operations (quant_tiles.h). kGates: a gate row and its up row, row lane / 4 of their
 // tiles, or, with `below`, the one 8 below. Else both rows of one tile.
-template <PackedKind kKind, bool kF32Scales, bool kGates>
+// OfScales: the type of their scales; Numbers::AnyScale serves every form.
+template <PackedKind kKind, bool kF32Scales, typename OfScales, bool kGates>
 class QuantRows {
  public:
   using Numbers = QuantNumbers<kKind, kF32Scales>;
@@ -31,7 +33,9 @@ class QuantRows {
       : log2_group_(kKind == PackedKind::kF8 ? 7 : a.log2_group),
         has_zeros_(kKind != PackedKind::kF8 && a.has_zero_points),
         has_biases_(kF32Scales && kKind != PackedKind::kTable && a.has_biases),
-        row_bytes_(has_biases_ ? 8 : a.scale_bytes),
+        row_bytes_(kIsFactor     ? Bf16Factor::kBytes
+                   : has_biases_ ? 8
+                                 : a.scale_bytes),
         rows_{kGates ? int{below} : 0, kGates ? int{below} : 1},
         numbers_{first + lane * 16, second + lane * 16},
         scales_at_{first + quant_number_bytes(kKind) + (lane / 4 + rows_[0] * 8) * row_bytes_,
@@ -41,7 +45,9 @@ class QuantRows {
     set_codes<kKind, kF32Scales>(a.codes, rows_[1], scales_[1]);
   }
 
-  // Inputs 32 i to 32 i + 31 as weights: two operands of 16 inputs. In ascending order of i.
+  // Inputs 32 i to 32 i + 31 as weights: two operands of 16 inputs. In ascending order of i. kBelow: `below` where it is known when
+  // compiling, else -1.
+  template <int kBelow = -1>
   __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[2][4]) {
     if (kF32Scales || (i * 32 & ((1 << log2_group_) - 1)) == 0) {
       read_scales(i * 32 >> log2_group_);
@@ -64,13 +70,17 @@ class QuantRows {
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        d[step][j] =
-            Numbers::weights(words_[j % 2], i * 2 + step, j / 2, rows_[j % 2], scales_[j % 2]);
+        d[step][j] = Numbers::weights(words_[j % 2],
+                                      i * 2 + step,
+                                      j / 2,
+                                      kGates && kBelow >= 0 ? kBelow : rows_[j % 2],
+                                      scales_[j % 2]);
       }
     }
   }
 
  private:
+  static constexpr bool kIsFactor = std::is_same_v<OfScales, Bf16Factor>;
   __device__ __forceinline__ void read_scales(int group) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -78,6 +88,8 @@ class QuantRows {
       if constexpr (kF32Scales) {
         const float bias = has_biases_ ? __uint_as_float(load_shared(at + 4)) : -0.0F;
         scales_[row].set_scale(__uint_as_float(load_shared(at)), bias);
+      } else if constexpr (kIsFactor) {
+        scales_[row].set_scale(load_shared_short(at));
       } else {
         scales_[row].set_scale(row_bytes_ == 2 ? load_shared_short(at) << 16 : load_shared(at));
         if (has_zeros_) {
@@ -102,14 +114,19 @@ class QuantRows {
   int rows_[2];  // of registers 0 and 2, and of 1 and 3, as QuantNumbers counts them
   uint32_t numbers_[2];
   uint32_t scales_at_[2];
-  typename Numbers::AnyScale scales_[2];
+  OfScales scales_[2];
   QuantWords words_[2];
 };
 
 // Tiles of linear operations, four of 16 rows each, dequantised into registers. A gated tile has two of gate rows and two of
 // their up rows.
-template <PackedKind kKind, bool kF32Scales>
+template <PackedKind kKind, ScaleForm kScales>
 struct ExpertTiles {
+  static constexpr bool kF32Scales = kScales == ScaleForm::kF32;
+  using Scale = std::conditional_t<kKind == PackedKind::kF8 && kScales == ScaleForm::kBF16,
+                                   Bf16Factor,
+                                   typename QuantNumbers<kKind, kF32Scales>::AnyScale>;
+
   static constexpr bool kDequantises = true;
   static constexpr float kTimes = QuantNumbers<kKind, kF32Scales>::kTimes;
   static constexpr bool kHasSmallTiles = false;
@@ -123,6 +140,14 @@ struct ExpertTiles {
                                                                                   : 4 * 5);
   static constexpr int kTileBytes = 4 * kPartBytes;
   static constexpr int kPending = 0;  // as MXFP4
+  // Of a gated matrix a warp has either upper or lower rows of its tiles, and FP8's lower rows take more operations. Warps of odd
+  // groups swap their rows in pairs, so that no quarter of an SM has lower rows alone.
+  template <bool kGates>
+  static constexpr bool kSwapsWarps = kGates && kKind == PackedKind::kF8;
+  template <bool kGates>
+  __device__ __forceinline__ static int warp_of(int warp) {
+    return kSwapsWarps<kGates> ? warp ^ (warp / 4 & 1) : warp;
+  }
 
   // Of all tiles, since TMA accepts any coordinates.
   template <LinearEpilogue kEpilogue, int kTiles>
@@ -175,16 +200,26 @@ struct ExpertTiles {
                                                   uint32_t x,
                                                   int /*step*/,
                                                   int thread) {
-    const int warp = thread / 32;
+    const int warp = warp_uniform(warp_of<kGates>(group * 4 + thread / 32) % 4);
     const uint64_t of_x = wgmma_operand(x, 1024, 16);
     const uint32_t first = w + (kGates ? group * 2 + warp / 2 : group * 4 + warp) * a.tile_bytes;
-    QuantRows<kKind, kF32Scales, kGates> rows(
+    QuantRows<kKind, kF32Scales, Scale, kGates> rows(
         a, first, first + kGroups * 2 * a.tile_bytes, warp % 2 == 1, thread % 32);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // 64 inputs
       uint32_t d[2][2][4];
-      rows.dequantise(half * 2, d[0]);
-      rows.dequantise(half * 2 + 1, d[1]);
+      if constexpr (kSwapsWarps<kGates>) {
+        if (warp % 2 == 0) {
+          rows.template dequantise<0>(half * 2, d[0]);
+          rows.template dequantise<0>(half * 2 + 1, d[1]);
+        } else {
+          rows.template dequantise<1>(half * 2, d[0]);
+          rows.template dequantise<1>(half * 2 + 1, d[1]);
+        }
+      } else {
+        rows.dequantise(half * 2, d[0]);
+        rows.dequantise(half * 2 + 1, d[1]);
+      }
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -200,6 +235,6 @@ struct ExpertTiles {
 
 template <PackedKind kKind, ScaleForm kScales>
   requires(has_quant_tiles(kKind))
-struct ExpertW<kKind, kScales> : ExpertTiles<kKind, kScales == ScaleForm::kF32> {};
+struct ExpertW<kKind, kScales> : ExpertTiles<kKind, kScales> {};
 
 }  // namespace warprow::cuda

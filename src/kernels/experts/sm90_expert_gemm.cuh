@@ -209,7 +209,8 @@ __device__ __forceinline__ void multiply(const Params& p,
   }
   // Products 4 j to 4 j + 3 are those of places 8 j to 8 j + 7.
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = item.row_tile * S::kRows + static_cast<int>(threadIdx.x) / 32 * 16;
+  const int warp = W::template warp_of<kGates>(static_cast<int>(threadIdx.x) / 32);
+  const int row = item.row_tile * S::kRows + warp * 16;
   const int first = kGates ? row / 2 : row;
   const int outputs = kGates ? p.a.n / 2 : p.a.n;
   const ExpertBias bias(p.a, kGates, item.expert, row, lane);

@@ -70,10 +70,10 @@ WR_HD inline float random_scale(const RandomQuant& random, int64_t row, int64_t 
                                           static_cast<uint32_t>(random.seed),
                                           static_cast<uint32_t>(random.seed >> 32));
   const float scale = random.scale * (static_cast<float>(384 + (block.word[0] & 255U)) * 0x1p-9F);
-  if (random.kind == PackedKind::kF8) {
-    return scale;
-  }
   const float rounded = bf16_to_f32(f32_to_bf16(scale));
+  if (random.kind == PackedKind::kF8) {
+    return rounded;
+  }
   return rounded < 0x1p-17F ? 0x1p-17F : rounded > 0x1p15F ? 0x1p15F : rounded;
 }
 

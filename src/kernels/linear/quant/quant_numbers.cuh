@@ -83,6 +83,19 @@ struct Bf16ZeroScale {
   }
 };
 
+// A bf16 of numbers that have no zero point.
+struct Bf16Factor {
+  static constexpr int kBytes = 2;
+  static constexpr bool kHasZeros = false;
+  uint32_t upper;
+
+  __device__ void set_zero(uint32_t /*bits*/) {}
+  __device__ void set_scale(uint32_t word) { upper = __byte_perm(word, 0, 0x1010); }
+  [[nodiscard]] __device__ uint32_t times(uint32_t numbers) const {
+    return mul_bf16x2(numbers, upper);
+  }
+};
+
 // Two bf16, any zero point.
 struct TwoBf16Scale {
   static constexpr int kBytes = 4;
@@ -118,8 +131,9 @@ struct QuantNumbers<PackedKind::kF8, false> {
   static constexpr float kTimes = 1.0F;
   __device__ static uint32_t zero_of(int /*row*/, uint32_t /*zero*/) { return 0; }
 
+  template <typename Scale>
   __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const AnyScale& scale) {
+      const QuantWords& words, int step, int half, int row, const Scale& scale) {
     // Two e4m3 numbers as bf16 that are 2^-120 times as large: their bits in the places of sign, exponent and fraction
     // (quant_f8_word). Without branches, as some callers know the row at run time only.
     const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);

@@ -146,7 +146,8 @@ void pack_quant_tiles(const PackedWeight& weight,
   const bool floats = weight.scales == ScaleForm::kF32;
   const bool bf16 = weight.scales == ScaleForm::kBF16;
   WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias);
-  WR_CHECK(!bf16 || weight.kind == PackedKind::kQ4 || weight.kind == PackedKind::kQ8);
+  WR_CHECK(!bf16 || weight.kind == PackedKind::kQ4 || weight.kind == PackedKind::kQ8 ||
+           weight.kind == PackedKind::kF8);
   WR_CHECK(weight.kind != PackedKind::kTable ||
            (floats && !weight.has_bias && weight.numbers != nullptr && weight.scale_unit == 1.0F));
   WR_CHECK(has_quant_group(weight), "{}", weight.group);

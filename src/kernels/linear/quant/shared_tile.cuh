@@ -120,7 +120,11 @@ __device__ __forceinline__ void with_scale_groups(const ScaleGroups& q, F&& f) {
      ...);
   };
   if constexpr (kKind == PackedKind::kF8) {
-    f.template operator()<SharedTile<kKind, kF32Scales, 8, TwoBf16Scale, false>, 8>();
+    if (q.bf16) {
+      f.template operator()<SharedTile<kKind, kF32Scales, 8, Bf16Factor, false>, 8>();
+    } else {
+      f.template operator()<SharedTile<kKind, kF32Scales, 8, TwoBf16Scale, false>, 8>();
+    }
   } else if constexpr (kF32Scales) {
     using Numbers = QuantNumbers<kKind, kF32Scales>;
     if (kKind != PackedKind::kTable && q.has_bias) {
