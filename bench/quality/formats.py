@@ -64,6 +64,13 @@ def f8_channel(weight):
     return f8_with(weight, scales.astype(np.float64), "weight_scale", scales)
 
 
+def f8_rows(weight):
+    """What --quantization fp8 makes while loading: scales are rounded up to bf16."""
+    scales = nonzero(np.abs(weight).max(1, keepdims=True) / F8_MAX).astype(np.float32)
+    scales = ((scales.view(np.uint32) + 0xFFFF) & 0xFFFF0000).view(np.float32)
+    return f8_with(weight, scales.astype(np.float64), "weight_scale", scales)
+
+
 def i8_channel(weight):
     scales = nonzero(np.abs(weight).max(1, keepdims=True) / 127).astype(np.float32)
     numbers = np.rint(weight / scales)
