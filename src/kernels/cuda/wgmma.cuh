@@ -56,6 +56,23 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
 #define WR_A_REGISTERS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define WR_ACC4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WR_ACC16(d, i) WR_ACC4(d, i), WR_ACC4(d, (i) + 4), WR_ACC4(d, (i) + 8), WR_ACC4(d, (i) + 12)
+// The first so many.
+#define WR_ACCS4(d) WR_ACC4(d, 0)
+#define WR_ACCS8(d) WR_ACCS4(d), WR_ACC4(d, 4)
+#define WR_ACCS12(d) WR_ACCS8(d), WR_ACC4(d, 8)
+#define WR_ACCS16(d) WR_ACC16(d, 0)
+#define WR_ACCS20(d) WR_ACCS16(d), WR_ACC4(d, 16)
+#define WR_ACCS24(d) WR_ACCS20(d), WR_ACC4(d, 20)
+#define WR_ACCS28(d) WR_ACCS24(d), WR_ACC4(d, 24)
+#define WR_ACCS32(d) WR_ACCS28(d), WR_ACC4(d, 28)
+#define WR_ACCS36(d) WR_ACCS32(d), WR_ACC4(d, 32)
+#define WR_ACCS40(d) WR_ACCS36(d), WR_ACC4(d, 36)
+#define WR_ACCS44(d) WR_ACCS40(d), WR_ACC4(d, 40)
+#define WR_ACCS48(d) WR_ACCS44(d), WR_ACC4(d, 44)
+#define WR_ACCS64(d) WR_ACCS48(d), WR_ACC16(d, 48)
+#define WR_ACCS128(d) \
+  WR_ACCS64(d), WR_ACC16(d, 64), WR_ACC16(d, 80), WR_ACC16(d, 96), WR_ACC16(d, 112)
+#define WR_ACC4_NAMES "%0,%1,%2,%3"
 #define WR_ACC8_NAMES "%0,%1,%2,%3,%4,%5,%6,%7"
 #define WR_ACC12_NAMES WR_ACC8_NAMES ",%8,%9,%10,%11"
 #define WR_ACC16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
@@ -82,38 +99,31 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
 __device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;\n"
-      : WR_ACC4(d, 0)
+      : WR_ACCS4(d)
       : "l"(a), "l"(b));
 }
 __device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
                "}, %16, %17, 1, 1, 1, 0, 0;\n"
-               : WR_ACC16(d, 0)
+               : WR_ACCS16(d)
                : "l"(a), "l"(b));
 }
 __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
                "}, %32, %33, 1, 1, 1, 0, 0;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16)
+               : WR_ACCS32(d)
                : "l"(a), "l"(b));
 }
 __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
                "}, %64, %65, 1, 1, 1, 0, 0;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+               : WR_ACCS64(d)
                : "l"(a), "l"(b));
 }
 __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
                "}, %128, %129, 1, 1, 1, 0, 0;\n"
-               : WR_ACC16(d, 0),
-                 WR_ACC16(d, 16),
-                 WR_ACC16(d, 32),
-                 WR_ACC16(d, 48),
-                 WR_ACC16(d, 64),
-                 WR_ACC16(d, 80),
-                 WR_ACC16(d, 96),
-                 WR_ACC16(d, 112)
+               : WR_ACCS128(d)
                : "l"(a), "l"(b));
 }
 // The same; without `add`, d is overwritten.
@@ -122,7 +132,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, bo
       "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
       "}, %32, %33, add, 1, 1, 0, 0;\n}\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : WR_ACCS32(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
@@ -130,7 +140,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bo
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
       "}, %64, %65, add, 1, 1, 0, 0;\n}\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : WR_ACCS64(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool add) {
@@ -138,136 +148,36 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, b
       "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
       "}, %128, %129, add, 1, 1, 0, 0;\n}\n"
-      : WR_ACC16(d, 0),
-        WR_ACC16(d, 16),
-        WR_ACC16(d, 32),
-        WR_ACC16(d, 48),
-        WR_ACC16(d, 64),
-        WR_ACC16(d, 80),
-        WR_ACC16(d, 96),
-        WR_ACC16(d, 112)
+      : WR_ACCS128(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T; a from registers. kTransposedB: b lies as [16 x cols].
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, 1, %9;\n"
-      : WR_ACC4(d, 0)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[8], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-      "{" WR_ACC8_NAMES "}, {%8,%9,%10,%11}, %12, 1, 1, 1, %13;\n"
-      : WR_ACC4(d, 0), WR_ACC4(d, 4)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[12], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 "
-      "{" WR_ACC12_NAMES "}, {%12,%13,%14,%15}, %16, 1, 1, 1, %17;\n"
-      : WR_ACC4(d, 0), WR_ACC4(d, 4), WR_ACC4(d, 8)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{" WR_ACC16_NAMES "}, {%16,%17,%18,%19}, %20, 1, 1, 1, %21;\n"
-      : WR_ACC16(d, 0)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[20], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n40k16.f32.bf16.bf16 "
-      "{" WR_ACC20_NAMES "}, {%20,%21,%22,%23}, %24, 1, 1, 1, %25;\n"
-      : WR_ACC16(d, 0), WR_ACC4(d, 16)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[24], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 "
-      "{" WR_ACC24_NAMES "}, {%24,%25,%26,%27}, %28, 1, 1, 1, %29;\n"
-      : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[28], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n56k16.f32.bf16.bf16 "
-      "{" WR_ACC28_NAMES "}, {%28,%29,%30,%31}, %32, 1, 1, 1, %33;\n"
-      : WR_ACC16(d, 0), WR_ACC4(d, 16), WR_ACC4(d, 20), WR_ACC4(d, 24)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{" WR_ACC32_NAMES "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[36], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
-      "{" WR_ACC36_NAMES "}, {%36,%37,%38,%39}, %40, 1, 1, 1, %41;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[40], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 "
-      "{" WR_ACC40_NAMES "}, {%40,%41,%42,%43}, %44, 1, 1, 1, %45;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[44], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n88k16.f32.bf16.bf16 "
-      "{" WR_ACC44_NAMES "}, {%44,%45,%46,%47}, %48, 1, 1, 1, %49;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC4(d, 32), WR_ACC4(d, 36), WR_ACC4(d, 40)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[48], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-      "{" WR_ACC48_NAMES "}, {%48,%49,%50,%51}, %52, 1, 1, 1, %53;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{" WR_ACC64_NAMES "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
-template <bool kTransposedB = false>
-__device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{" WR_ACC128_NAMES "}, {%128,%129,%130,%131}, %132, 1, 1, 1, %133;\n"
-      : WR_ACC16(d, 0),
-        WR_ACC16(d, 16),
-        WR_ACC16(d, 32),
-        WR_ACC16(d, 48),
-        WR_ACC16(d, 64),
-        WR_ACC16(d, 80),
-        WR_ACC16(d, 96),
-        WR_ACC16(d, 112)
-      : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0));
-}
+//
+// n: accumulators, half of cols; a, b, t: names of the operands behind them.
+#define WR_WGMMA_A(n, cols, a, b, t)                                                              \
+  template <bool kTransposedB = false>                                                            \
+  __device__ __forceinline__ void wgmma(float(&d)[n], const uint32_t* of_a, uint64_t of_b) {      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" cols "k16.f32.bf16.bf16 {" WR_ACC##n##_NAMES \
+                 "}, {" a "}, " b ", 1, 1, 1, " t ";\n"                                           \
+                 : WR_ACCS##n(d)                                                                  \
+                 : WR_A_REGISTERS(of_a), "l"(of_b), "n"(kTransposedB ? 1 : 0));                   \
+  }
+WR_WGMMA_A(4, "8", "%4,%5,%6,%7", "%8", "%9")
+WR_WGMMA_A(8, "16", "%8,%9,%10,%11", "%12", "%13")
+WR_WGMMA_A(12, "24", "%12,%13,%14,%15", "%16", "%17")
+WR_WGMMA_A(16, "32", "%16,%17,%18,%19", "%20", "%21")
+WR_WGMMA_A(20, "40", "%20,%21,%22,%23", "%24", "%25")
+WR_WGMMA_A(24, "48", "%24,%25,%26,%27", "%28", "%29")
+WR_WGMMA_A(28, "56", "%28,%29,%30,%31", "%32", "%33")
+WR_WGMMA_A(32, "64", "%32,%33,%34,%35", "%36", "%37")
+WR_WGMMA_A(36, "72", "%36,%37,%38,%39", "%40", "%41")
+WR_WGMMA_A(40, "80", "%40,%41,%42,%43", "%44", "%45")
+WR_WGMMA_A(44, "88", "%44,%45,%46,%47", "%48", "%49")
+WR_WGMMA_A(48, "96", "%48,%49,%50,%51", "%52", "%53")
+WR_WGMMA_A(64, "128", "%64,%65,%66,%67", "%68", "%69")
+WR_WGMMA_A(128, "256", "%128,%129,%130,%131", "%132", "%133")
+#undef WR_WGMMA_A
+
 // The same; without `add`, d is overwritten.
 template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b, bool add) {
@@ -275,7 +185,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_
       "{\n.reg .pred add;\nsetp.ne.b32 add, %38, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
       "}, {%32,%33,%34,%35}, %36, add, 1, 1, %37;\n}\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : WR_ACCS32(d)
       : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0), "r"(add ? 1 : 0));
 }
 template <bool kTransposedB = false>
@@ -284,7 +194,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_
       "{\n.reg .pred add;\nsetp.ne.b32 add, %70, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
       "}, {%64,%65,%66,%67}, %68, add, 1, 1, %69;\n}\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : WR_ACCS64(d)
       : WR_A_REGISTERS(a), "l"(b), "n"(kTransposedB ? 1 : 0), "r"(add ? 1 : 0));
 }
 
