@@ -59,16 +59,18 @@ def f8_block(weight):
     return f8_with(weight, spread, "weight_scale_inv", scales)
 
 
+def f8_of_rows(weight, round_scales):
+    scales = round_scales(nonzero(np.abs(weight).max(1, keepdims=True) / F8_MAX).astype(np.float32))
+    return f8_with(weight, scales.astype(np.float64), "weight_scale", scales)
+
+
 def f8_channel(weight):
-    scales = nonzero(np.abs(weight).max(1, keepdims=True) / F8_MAX).astype(np.float32)
-    return f8_with(weight, scales.astype(np.float64), "weight_scale", scales)
+    return f8_of_rows(weight, lambda scales: scales)
 
 
-def f8_rows(weight):
+def f8_at_load(weight):
     """What --quantization fp8 makes while loading: scales are rounded up to bf16."""
-    scales = nonzero(np.abs(weight).max(1, keepdims=True) / F8_MAX).astype(np.float32)
-    scales = ((scales.view(np.uint32) + 0xFFFF) & 0xFFFF0000).view(np.float32)
-    return f8_with(weight, scales.astype(np.float64), "weight_scale", scales)
+    return f8_of_rows(weight, lambda scales: ((scales.view(np.uint32) + 0xFFFF) & 0xFFFF0000).view(np.float32))
 
 
 def i8_channel(weight):

@@ -69,7 +69,7 @@ CONDITIONS = [
     Condition("fp8_block", "FP8, blocks of 128 x 128", "fp8_block", (), token_rounded(formats.f8_round, 128)),
     Condition("fp8_channel", "FP8, a scale for a row", "fp8_channel", (), F8_TOKENS),
     Condition("fp8_kept", "same, `--fp8-activations off`", "fp8_channel", ("--fp8-activations", "off")),
-    Condition("fp8_load", "bf16, `--quantization fp8`", "bf16", ("--quantization", "fp8"), F8_TOKENS, quantises=formats.f8_rows),
+    Condition("fp8_load", "bf16, `--quantization fp8`", "bf16", ("--quantization", "fp8"), F8_TOKENS, quantises=formats.f8_at_load),
     Condition("int8_load", "bf16, `--quantization int8`", "bf16", ("--quantization", "int8"), quantises=formats.i8_groups,
               of_head=True),
     Condition("int8_channel", "INT8, a scale for a row", "int8_channel"),

@@ -14,6 +14,7 @@ struct SettingText {
   std::string name;
   std::string text;
 };
+// What a rank needs of the settings.
 struct ConfigText {
   std::vector<SettingText> settings;
   bool offline = false;
@@ -114,7 +115,7 @@ void read(std::span<const uint8_t> bytes, Message& message) {
 
 }  // namespace
 
-// The settings that have a flag, as text; ranks need no others.
+// The settings that have a flag, as text, and whether the run is offline; ranks need no others.
 void encode(const RankStart& message, std::vector<uint8_t>& bytes) {
   ConfigText text;
   text.offline = message.config.offline;

@@ -19,7 +19,7 @@ __device__ __forceinline__ void wgmma_f8(float (&d)[4], uint64_t a, uint64_t b, 
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, %4, %5, add, 1, 1;\n}\n"
-      : WR_ACC4(d, 0)
+      : WR_ACCS4(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ __forceinline__ void wgmma_f8(float (&d)[8], uint64_t a, uint64_t b, bool add) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void wgmma_f8(float (&d)[8], uint64_t a, uint64_t b, 
       "{\n.reg .pred add;\nsetp.ne.b32 add, %10, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {" WR_ACC8_NAMES
       "}, %8, %9, add, 1, 1;\n}\n"
-      : WR_ACC4(d, 0), WR_ACC4(d, 4)
+      : WR_ACCS8(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ __forceinline__ void wgmma_f8(float (&d)[16], uint64_t a, uint64_t b, bool add) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void wgmma_f8(float (&d)[16], uint64_t a, uint64_t b,
       "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" WR_ACC16_NAMES
       "}, %16, %17, add, 1, 1;\n}\n"
-      : WR_ACC16(d, 0)
+      : WR_ACCS16(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ __forceinline__ void wgmma_f8(float (&d)[32], uint64_t a, uint64_t b, bool add) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void wgmma_f8(float (&d)[32], uint64_t a, uint64_t b,
       "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" WR_ACC32_NAMES
       "}, %32, %33, add, 1, 1;\n}\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : WR_ACCS32(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ __forceinline__ void wgmma_f8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void wgmma_f8(float (&d)[64], uint64_t a, uint64_t b,
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" WR_ACC64_NAMES
       "}, %64, %65, add, 1, 1;\n}\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : WR_ACCS64(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 

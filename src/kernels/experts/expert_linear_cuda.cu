@@ -39,7 +39,7 @@ void launch_sm90(Stream& stream,
     if constexpr (kKind == PackedKind::kMxfp4) {
       return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
     } else if constexpr (has_quant_tiles(kKind)) {
-      // Knows kBF16 from kF16 at run time.
+      // This kernel tells kBF16 from kF16 at run time.
       constexpr ScaleForm kForm = kScales == ScaleForm::kBF16 ? ScaleForm::kF16 : kScales;
       return sm90_unit_expert_gemm<kKind, kForm>(stream, gemm, args.epilogue);
     } else {

@@ -20,7 +20,7 @@
 // Formula: as in expert_linear.h.
 // Mapping: one CTA an SM, which takes every gridDim-th item: a tile of the work list (up to kCols places of an expert)
 //   times 64 rows of the expert's matrix for each consumer warpgroup. Rows of w are wgmma's m, rows of x its n, so few rows
-//   waste little. One thread loads w into a ring of stages of 64 inputs, warps gather rows of x with cp.async. The ring runs
+//   waste little. One thread loads w into a ring of stages of kInputs, warps gather rows of x with cp.async. The ring runs
 //   on over items, so the next item's w is on its way while an item ends.
 // Bytes moved: the matrices of all experts in the list, once for each of their tiles, mostly from L2 after the first.
 //   A product with x by place follows another product with the same list. That one waited for the list, so this one reads the

@@ -41,7 +41,7 @@ enum class PackedKind : uint8_t {
 //  kSplit: a half for kSplitInputs inputs times an s8 for each group, as in K-quants.
 //  kE8M0: the exponent field of a float32 power of two for each group; 0 is zero.
 //  kF32: a float32 for each group.
-//  kBF16: a bf16 for each group. CUDA's tiles only, of kQ4 and kQ8.
+//  kBF16: a bf16 for each group. CUDA's tiles only, of kF8, kQ4 and kQ8.
 enum class ScaleForm : uint8_t { kF16, kSplit, kE8M0, kF32, kBF16 };
 inline constexpr int32_t kSplitInputs = 256;
 inline constexpr int32_t kMxfp4Zero = 12;  // PackedWeight::zero_point of kMxfp4 on a CPU

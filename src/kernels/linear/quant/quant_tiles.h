@@ -26,7 +26,7 @@
 //           round.
 // Then come the scales in one of three forms:
 //   kF16: [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero points, these as
-//         bytes, likewise. kBF16: the same with one bf16 each; only kQ4 and kQ8.
+//         bytes, likewise. kBF16: the same with one bf16 each; only kF8, kQ4 and kQ8.
 //   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6, kQ8 and kTable, which has no bias.
 //
 // Kernels take a weight as the bf16 quant_weight. With kBF16 and kF16 it is the exact value rounded to bf16; with kF16 in rare cases
