@@ -11,6 +11,7 @@ import re
 import stat
 import subprocess
 import tempfile
+import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,7 +120,13 @@ class Replay(unittest.TestCase):
         server = server_test.Server("--device", "cpu", *SETTINGS, "--record-steps", self.file, "--record-tokens", model=MODEL)
         body = {"model": MODEL, "prompt": SECRET, "max_tokens": 120, "ignore_eos": True}
         self.assertEqual(server.ask("POST", "/v1/completions", body)[0], 200)
-        server.process.kill()  # the thread that writes may be some steps behind
+        # The thread that writes may be some steps behind, on a busy machine most of them.
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            seen = replay(self.file, "--output", "json")
+            if seen.returncode == 0 and json.loads(seen.stdout)["steps"] >= 50:
+                break
+        server.process.kill()
         server.process.wait(TIMEOUT)
         server.process.stderr.close()
         done = replay(self.file, "--output", "json")
