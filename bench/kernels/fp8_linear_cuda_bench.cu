@@ -264,9 +264,9 @@ void bench_products(
         }
       }
       if (m >= 128) {
-        for (const int32_t cols : {128, 256}) {
+        for (const int32_t cols : {128, 192}) {
           for (const int32_t parts : {1, 2}) {
-            if (cols == 256 && (parts > 1 || inputs == F8Inputs::kGroup)) {
+            if (cols == 192 && (parts > 1 || inputs == F8Inputs::kGroup)) {
               continue;
             }
             const Sm90Fp8LargePlan plan{cols, parts};
@@ -356,11 +356,11 @@ int check(Stream& stream, Room& room, const ModelProduct& p, F8Inputs inputs) {
               }));
     }
     if (!(p.epilogue == kSwiGlu && p.y_f32)) {
-      for (const int32_t cols : {128, 256}) {
-        if (cols == 256 && (parts > 1 || inputs == F8Inputs::kGroup)) {
+      for (const int32_t cols : {128, 192}) {
+        if (cols == 192 && (parts > 1 || inputs == F8Inputs::kGroup)) {
           continue;
         }
-        compare(cols == 128 ? "large 128" : "large 256", m, result(m, [&](const Sm90Fp8Args& args) {
+        compare(cols == 128 ? "large 128" : "large 192", m, result(m, [&](const Sm90Fp8Args& args) {
                   sm90_fp8_gemm_large(stream, args, w, {cols, parts});
                 }));
       }

@@ -70,6 +70,11 @@ __device__ __forceinline__ uint32_t load_shared_byte(uint32_t shared) {
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
   return v;
 }
+__device__ __forceinline__ uint2 load_shared_two(uint32_t shared) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint4 load_shared_four(uint32_t shared) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

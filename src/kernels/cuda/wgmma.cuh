@@ -70,6 +70,7 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
 #define WR_ACCS44(d) WR_ACCS40(d), WR_ACC4(d, 40)
 #define WR_ACCS48(d) WR_ACCS44(d), WR_ACC4(d, 44)
 #define WR_ACCS64(d) WR_ACCS48(d), WR_ACC16(d, 48)
+#define WR_ACCS96(d) WR_ACCS64(d), WR_ACC16(d, 64), WR_ACC16(d, 80)
 #define WR_ACCS128(d) \
   WR_ACCS64(d), WR_ACC16(d, 64), WR_ACC16(d, 80), WR_ACC16(d, 96), WR_ACC16(d, 112)
 #define WR_ACC4_NAMES "%0,%1,%2,%3"
@@ -88,12 +89,14 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
   WR_ACC32_NAMES                                                                          \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
   "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define WR_ACC128_NAMES                                                                   \
+#define WR_ACC96_NAMES                                                                    \
   WR_ACC64_NAMES                                                                          \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84," \
-  "%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104," \
-  "%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121," \
-  "%122,%123,%124,%125,%126,%127"
+  "%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define WR_ACC128_NAMES                                                                          \
+  WR_ACC96_NAMES                                                                                 \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114," \
+  "%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory.
 __device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {

@@ -54,5 +54,13 @@ __device__ __forceinline__ void wgmma_f8(float (&d)[64], uint64_t a, uint64_t b,
       : WR_ACCS64(d)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
+__device__ __forceinline__ void wgmma_f8(float (&d)[96], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" WR_ACC96_NAMES
+      "}, %96, %97, add, 1, 1;\n}\n"
+      : WR_ACCS96(d)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
 
 }  // namespace warprow::cuda

@@ -37,18 +37,17 @@ template <typename W, int kCols>
 struct Sizes {
   // Dequantising needs more warps than multiplying, so it has more consumer warpgroups: as many as registers allow. They share x.
   static constexpr bool kDequantises = W::kDequantises;
-  static constexpr bool kHasManyTiles = W::kHasSmallTiles && kCols == 32;
   // Consumer warpgroups.
-  static constexpr int kGroups = kHasManyTiles  ? 6
-                                 : kDequantises ? (kCols == 128 ? 3 : 4)
-                                 : kCols == 128 ? 2
-                                                : 1;
+  static constexpr int kGroups = W::kHasSmallTiles && kCols == 32 ? 6
+                                 : kDequantises                   ? (kCols == 128 ? 3 : 4)
+                                 : kCols == 128                   ? 2
+                                                                  : 1;
   static constexpr int kCtas = kCols == 8 ? 2 : 1;  // an SM
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kGatherers = kCols == 8 ? 64 : kDequantises ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
   // Of w in a stage: waiting for a stage and leaving it takes about as long as a small tile.
-  static constexpr int kTiles = kHasManyTiles ? 4 : W::kHasSmallTiles && kCols < 128 ? 2 : 1;
+  static constexpr int kTiles = !W::kHasSmallTiles || kCols == 128 ? 1 : kCols == 8 ? 2 : 4;
   static constexpr int kInputs = kTiles * W::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Pieces of 16 bytes that a gatherer copies of a block; some gatherers copy one less.

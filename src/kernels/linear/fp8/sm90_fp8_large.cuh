@@ -20,10 +20,10 @@
 
 // Formula: as sm90_fp8_gemm.cuh, for any number of rows of x.
 // Shapes: w in units (fp8_tiles.h); x e4m3 [m, k] with scales (F8Rows); y bf16 or float32.
-// Mapping: as sm90_large_gemm.cuh: persistent clusters of two CTAs, each with 128 rows of x, and both with the same 128 or 256
-//   rows of w, of which each loads half for both. A stage has 128 inputs. A warpgroup multiplies its 64 rows of x with 128 rows
-//   of w at a time, from zero, and adds the products to its sums while the other warpgroup multiplies.
-// Bytes moved: w once for each 256 rows of x, x once for each 128 or 256 rows of w, mostly from L2. The kernel fills the ring
+// Mapping: as sm90_large_gemm.cuh: persistent clusters of two CTAs, each with 128 rows of x, and both with the same 128 or 192
+//   rows of w, of which each loads half for both. A stage has 128 inputs. A warpgroup multiplies its 64 rows of x with all rows
+//   of w, from zero, and adds the products to its sums while the other warpgroup multiplies.
+// Bytes moved: w once for each 256 rows of x, x once for each 128 or 192 rows of w, mostly from L2. The kernel fills the ring
 //   with w before it waits for the preceding kernel.
 // Numerics: as sm90_fp8_gemm.cuh with an equal number of parts, bit for bit.
 // Preconditions: k a multiple of 8, n of 16; x 16-byte aligned, rows of y too; sm_90a.
@@ -40,7 +40,6 @@ constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroup
 constexpr int kXBytes = kRows * kFp8TileCols;
 constexpr int kNeighbours = 8;  // pairs of tiles of x that take a tile of w one after the other
 constexpr int kCluster = 2;
-constexpr int kOnce = 128;  // rows of w that a warpgroup multiplies at a time
 
 // A stage: x, w, then with groups the scales of x's rows and of w's.
 template <int kCols>
@@ -50,9 +49,10 @@ struct Sizes {
   static constexpr int kXScalesAt = kXBytes + kWBytes;
   static constexpr int kWScalesAt = kXScalesAt + kRows * 4;
   static constexpr int kStageBytes = kXBytes + kWBytes + (kMayGroup ? 1024 : 0);
-  static constexpr int kStages = kCols == 256 ? 4 : 5;
+  static constexpr int kStages = kCols == 128 ? 5 : 4;
+  static constexpr int kBoxes = kCols == 128 ? 2 : 4;  // of a warpgroup's outputs
   static constexpr int kStagingAt = kStages * kStageBytes;
-  static constexpr size_t kSharedBytes = kStagingAt + 2 * kStagingBytes + 1024;
+  static constexpr size_t kSharedBytes = kStagingAt + 2 * kBoxes * kBoxBytes + 1024;
   using Ring = RingCursor<kStages>;
 };
 
@@ -161,12 +161,65 @@ struct UnitScales {
   static constexpr bool kAny = true;
   const std::byte* first;  // null: ones
   int64_t unit_bytes;
-  [[nodiscard]] __device__ float at(int row) const {
+  // row: even.
+  [[nodiscard]] __device__ float2 two_at(int row) const {
     return first == nullptr
-               ? 1.0F
-               : __ldg(reinterpret_cast<const float*>(first + row / kFp8UnitRows * unit_bytes) +
-                       row % kFp8UnitRows);
+               ? float2{1.0F, 1.0F}
+               : __ldg(reinterpret_cast<const float2*>(first + row / kFp8UnitRows * unit_bytes) +
+                       row % kFp8UnitRows / 2);
   }
+};
+
+// Scales of a stage with groups: of a thread's two rows of x, and of the rows of w.
+class GroupScales {
+ public:
+  using S = Sizes<128>;
+
+  // row: of x in the CTA's tile.
+  __device__ __forceinline__ void load(uint32_t stage, int row, int lane) {
+    x_[0] = __uint_as_float(load_shared(stage + S::kXScalesAt + row * 4));
+    x_[1] = __uint_as_float(load_shared(stage + S::kXScalesAt + row * 4 + 32));
+    const uint32_t of_w = stage + S::kWScalesAt;
+    const uint4 four = load_shared_four(of_w + lane * 16);
+    const uint32_t first = load_shared(of_w + lane / 16 * 256);
+    const bool alike = four.x == first && four.y == first && four.z == first && four.w == first;
+    alike_[0] = load_shared(of_w);
+    alike_[1] = load_shared(of_w + 256);
+    pairs_ = __all_sync(~0U, alike) != 0 ? 0 : of_w + lane % 4 * 8;
+  }
+
+  // In blocks of 128 rows of w, which most checkpoints have, half of a tile has one scale.
+  [[nodiscard]] __device__ bool are_alike() const { return pairs_ == 0; }
+
+  // sum += scaled products.
+  template <int kProducts>
+  __device__ __forceinline__ void add_alike(const float (&product)[kProducts],
+                                            float (&sum)[kProducts]) const {
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      const float of_w = __uint_as_float(alike_[i / (kProducts / 2)]);
+      sum[i] = __fmaf_rn(product[i], __fmul_rn(of_w, x_[i % 4 / 2]), sum[i]);
+    }
+  }
+  template <int kProducts>
+  __device__ __forceinline__ void add(const float (&product)[kProducts],
+                                      float (&sum)[kProducts]) const {
+#pragma unroll
+    for (int i = 0; i < kProducts / 4; ++i) {
+      const uint2 pair = load_shared_two(pairs_ + i * 32);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float of_w = __uint_as_float(j % 2 == 0 ? pair.x : pair.y);
+        float& to = sum[i * 4 + j];
+        to = __fmaf_rn(product[i * 4 + j], __fmul_rn(of_w, x_[j / 2]), to);
+      }
+    }
+  }
+
+ private:
+  float x_[2];
+  uint32_t alike_[2];  // of the first 64 rows of w, and of the last
+  uint32_t pairs_;  // where the lane's first two are in shared memory; 0: all of a half are alike
 };
 
 // A consumer warpgroup: 64 rows of the CTA's tile.
@@ -174,6 +227,7 @@ template <LinearEpilogue kEpilogue, bool kF32, int kCols>
 class Consumer {
  public:
   using S = Sizes<kCols>;
+  using Outputs = LargeOutputs<kEpilogue, kF32, kCols, S::kBoxes, UnitScales>;
   __device__ Consumer(
       const Params& p, const CUtensorMap& y_map, uint32_t data, int rank, uint32_t own_barriers)
       : p_(p),
@@ -189,7 +243,7 @@ class Consumer {
                  {p.grouped ? nullptr : static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
                   p.unit_bytes},
                  group_,
-                 data + S::kStagingAt + group_ * kStagingBytes) {}
+                 data + S::kStagingAt + group_ * (S::kBoxes * kBoxBytes)) {}
 
   __device__ void run(typename S::Ring ring) {
     const int num_tiles = p_.pairs * p_.col_tiles;
@@ -222,8 +276,9 @@ class Consumer {
     return at < p_.a.m ? p_.x.token_scales[at] : 0.0F;
   }
 
+  // Every warp reads scales of a stage itself, so with them every warp releases it.
   __device__ void release(uint32_t empty) const {
-    if (leads_) {
+    if (S::kMayGroup && p_.grouped ? lane_ == 0 : leads_) {
       barrier_arrive(empty);
       barrier_arrive_remote(peer_barriers_ + (empty - own_barriers_));
     }
@@ -231,8 +286,8 @@ class Consumer {
 
   __device__ __forceinline__ void multiply(typename S::Ring& ring,
                                            int steps,
-                                           float (&sum)[kCols / 2]) {
-    constexpr int kHalf = kOnce / 2;
+                                           float (&sum)[kCols / 2]) const {
+    const bool grouped = S::kMayGroup && p_.grouped;
 #pragma unroll
     for (int i = 0; i < kCols / 2; ++i) {
       sum[i] = 0.0F;
@@ -240,54 +295,37 @@ class Consumer {
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.full(), ring.phase);
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
-      const uint32_t x = stage + group_ * kBoxBytes;
+      const uint64_t of_x = wgmma_operand(stage + group_ * kBoxBytes, 1024, 16);
+      const uint64_t of_w = wgmma_operand(stage + kXBytes, 1024, 16);
+      float product[kCols / 2];
+      wgmma_fence();
 #pragma unroll
-      for (int once = 0; once < kCols / kOnce; ++once) {
-        const uint32_t w = stage + kXBytes + once * kOnce * kFp8TileCols;
-        float product[kHalf];
-        const uint64_t of_x = wgmma_operand(x, 1024, 16);
-        const uint64_t of_w = wgmma_operand(w, 1024, 16);
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          wgmma_f8(product, further_operand(of_x, i * 32), further_operand(of_w, i * 32), i > 0);
-        }
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_pin(product);
-        if (S::kMayGroup && p_.grouped) {
-          add_scaled(stage, product, sum);
-        } else {
-#pragma unroll
-          for (int i = 0; i < kHalf; ++i) {
-            sum[once * kHalf + i] = __fadd_rn(sum[once * kHalf + i], product[i]);
-          }
-        }
+      for (int i = 0; i < 4; ++i) {
+        wgmma_f8(product, further_operand(of_x, i * 32), further_operand(of_w, i * 32), i > 0);
       }
+      wgmma_commit();
+      GroupScales scales;
+      if (grouped) {
+        scales.load(stage, group_ * 64 + warp_ * 16 + lane_ / 4, lane_);
+        fence_async_proxy();  // scales were read by ld.shared
+      }
+      wgmma_wait<0>();
+      wgmma_pin(product);
       __syncwarp();
-      // A complete wgmma has read x and w for all four warps. But each warp reads scales by ld.shared, so wait for all warps.
-      if (S::kMayGroup && p_.grouped) {
+      if (!grouped) {
+        release(ring.empty());
+#pragma unroll
+        for (int i = 0; i < kCols / 2; ++i) {
+          sum[i] = __fadd_rn(sum[i], product[i]);
+        }
+      } else if (scales.are_alike()) {
+        release(ring.empty());
+        scales.add_alike(product, sum);
+      } else {
+        scales.add(product, sum);
         fence_async_proxy();
-        named_sync(1 + group_, 128);
-      }
-      release(ring.empty());
-    }
-  }
-
-  template <int kProducts>
-  __device__ __forceinline__ void add_scaled(uint32_t stage,
-                                             const float (&product)[kProducts],
-                                             float (&sum)[kCols / 2]) const {
-    const uint32_t x = stage + S::kXScalesAt + (group_ * 64 + warp_ * 16 + lane_ / 4) * 4;
-    const float of_x[2] = {__uint_as_float(load_shared(x)), __uint_as_float(load_shared(x + 32))};
-#pragma unroll
-    for (int i = 0; i < kProducts / 4; ++i) {
-      const uint32_t w = stage + S::kWScalesAt + i * 32 + lane_ % 4 * 8;
-      const float of_w[2] = {__uint_as_float(load_shared(w)), __uint_as_float(load_shared(w + 4))};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float& to = sum[i * 4 + j];
-        to = __fmaf_rn(product[i * 4 + j], __fmul_rn(of_w[j % 2], of_x[j / 2]), to);
+        __syncwarp();
+        release(ring.empty());
       }
     }
   }
@@ -300,7 +338,7 @@ class Consumer {
   int rank_;
   uint32_t own_barriers_;
   uint32_t peer_barriers_;
-  LargeOutputs<kEpilogue, kF32, kCols, UnitScales> outputs_;
+  Outputs outputs_;
 };
 
 template <LinearEpilogue kEpilogue, bool kF32, int kCols>
@@ -317,7 +355,8 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(ring.barriers + i * 8, 1);
-      barrier_init(ring.barriers + (kStages + i) * 8, 4);  // the warpgroups of both CTAs
+      // The warpgroups of both CTAs, or their warps.
+      barrier_init(ring.barriers + (kStages + i) * 8, S::kMayGroup && p.grouped ? 16 : 4);
     }
     publish_barriers();
     fence_async_proxy();
@@ -364,7 +403,6 @@ void launch_instance(Stream& stream,
   const auto tiles = static_cast<uint64_t>(fp8_tiles_of(a.k));
   const auto unit_bytes = static_cast<uint64_t>(params.unit_bytes);
   constexpr uint32_t kHalfUnits = kCols / 2 / kFp8UnitRows;
-  constexpr bool kWide = kF32 || kEpilogue == LinearEpilogue::kAdd;
   const auto* w = static_cast<const std::byte*>(a.w);
   Maps maps;
   maps.x = tensor_map<2>(args.x.numbers,
@@ -387,13 +425,7 @@ void launch_instance(Stream& stream,
                                 CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                 CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                                 CU_TENSOR_MAP_SWIZZLE_NONE);
-  maps.y =
-      tensor_map<2>(a.y,
-                    {static_cast<uint64_t>(outputs), static_cast<uint64_t>(a.m)},
-                    {static_cast<uint64_t>(a.y_stride) * (kWide ? 4 : 2)},
-                    {kWide ? 32U : 64U, 64},
-                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                    kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+  maps.y = Consumer<kEpilogue, kF32, kCols>::Outputs::map(a);
   LaunchShape shape;
   const int32_t num_tiles = params.pairs * params.col_tiles;
   const int32_t clusters = std::min(stream.device().facts().num_sms / kCluster, num_tiles);
@@ -411,8 +443,8 @@ void launch_sm90_fp8_large(Stream& stream,
                            const PackedWeight& weight,
                            const Sm90Fp8LargePlan& plan) {
   using namespace sm90_fp8_large_detail;
-  if (plan.cols == 256) {
-    return launch_instance<kEpilogue, kF32, 256>(stream, args, weight, plan);
+  if (plan.cols == 192) {
+    return launch_instance<kEpilogue, kF32, 192>(stream, args, weight, plan);
   }
   launch_instance<kEpilogue, kF32, 128>(stream, args, weight, plan);
 }

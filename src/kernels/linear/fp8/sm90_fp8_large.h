@@ -10,7 +10,7 @@ namespace warprow::cuda {
 
 // How a product of many rows is split into tiles of 128 rows of x. A cluster of two CTAs has two of them.
 struct Sm90Fp8LargePlan {
-  int32_t cols = 256;  // rows of w in a tile: 128 or 256
+  int32_t cols = 192;  // rows of w in a tile: 128 or 192
   int32_t parts = 1;   // of k; above 1 only with 128 cols
 };
 // The fastest plan, and its estimated microseconds on an H200.

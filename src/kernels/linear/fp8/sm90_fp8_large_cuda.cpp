@@ -22,7 +22,7 @@ void sm90_fp8_gemm_large(Stream& stream,
   WR_CHECK(a.n == weight.n && a.k == weight.k && a.k % 8 == 0, "{} x {}", weight.n, weight.k);
   WR_CHECK(a.next_weight == nullptr, "the first half of a norm is a kernel of its own here");
   WR_CHECK(plan.cols == 128 ||
-               (plan.cols == 256 && plan.parts == 1 && weight.inputs != F8Inputs::kGroup),
+               (plan.cols == 192 && plan.parts == 1 && weight.inputs != F8Inputs::kGroup),
            "{} cols",
            plan.cols);
   switch (a.epilogue) {

@@ -5,22 +5,28 @@
 
 namespace warprow::cuda {
 
+// Fitted to products of Qwen3-8B on an H200 (docs/experiments/linears_cuda.md).
 double sm90_fp8_large_us(const Sm90Fp8LargePlan& plan,
                          const PackedWeight& weight,
                          int32_t rows,
                          int32_t num_sms) {
   constexpr double kStart = 4.0;
-  constexpr double kSmFlopsPerUs = 9e6;
+  const int64_t clusters = num_sms / 2;
   const int64_t tiles = int64_t{ceil_div(rows, 256)} * ceil_div(weight.n, plan.cols);
-  const double flops = 2.0 * 128 * plan.cols * weight.k * (plan.cols == 128 ? 1.1 : 1.0);
-  return kStart +
-         static_cast<double>(ceil_div<int64_t>(tiles, num_sms / 2)) * flops / kSmFlopsPerUs;
+  double ns = plan.cols == 128 ? 3.75 : 4.75;  // of an input
+  if (tiles <= clusters) {
+    ns *= 0.82;  // fewer tiles at once
+  }
+  if (weight.inputs == F8Inputs::kGroup) {
+    ns *= 1.2;
+  }
+  return kStart + 1e-3 * ns * static_cast<double>(ceil_div(tiles, clusters) * weight.k);
 }
 
 Sm90Fp8LargePlan sm90_fp8_large_plan(const PackedWeight& weight, int32_t rows, int32_t num_sms) {
   const int32_t parts = sm90_fp8_parts(weight.n, weight.k);
   const Sm90Fp8LargePlan small{.cols = 128, .parts = parts};
-  const Sm90Fp8LargePlan large{.cols = 256, .parts = 1};
+  const Sm90Fp8LargePlan large{.cols = 192, .parts = 1};
   if (parts > 1 || weight.inputs == F8Inputs::kGroup) {
     return small;
   }

@@ -47,9 +47,10 @@ constexpr int kCluster = 2;
 template <int kCols>
 struct Sizes {
   static constexpr int kStageBytes = kXBytes + kCols * 128;
+  static constexpr int kBoxes = 2;  // of a warpgroup's outputs
   static constexpr int kStages = kCols == 256 ? 4 : 6;
   static constexpr int kStagingAt = kStages * kStageBytes;
-  static constexpr size_t kSharedBytes = kStagingAt + 2 * kStagingBytes + 1024;
+  static constexpr size_t kSharedBytes = kStagingAt + 2 * kBoxes * kBoxBytes + 1024;
   using Ring = RingCursor<kStages>;
 };
 
@@ -127,6 +128,7 @@ template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
 class Consumer {
  public:
   using S = Sizes<kCols>;
+  using Outputs = LargeOutputs<kEpilogue, kF32, kCols, S::kBoxes, NoWScales>;
   __device__ Consumer(const Params& p,
                       const CUtensorMap& y_map,
                       uint32_t data,
@@ -134,11 +136,12 @@ class Consumer {
                       int rank,
                       uint32_t own_barriers)
       : p_(p),
-        outputs_(p.a,
-                 y_map,
-                 {},
-                 static_cast<int>(threadIdx.x) / 128,
-                 data + S::kStagingAt + static_cast<int>(threadIdx.x) / 128 * kStagingBytes),
+        outputs_(
+            p.a,
+            y_map,
+            {},
+            static_cast<int>(threadIdx.x) / 128,
+            data + S::kStagingAt + static_cast<int>(threadIdx.x) / 128 * (S::kBoxes * kBoxBytes)),
         group_(static_cast<int>(threadIdx.x) / 128),
         warp_(static_cast<int>(threadIdx.x) % 128 / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
@@ -242,7 +245,7 @@ class Consumer {
   }
 
   const Params& p_;
-  LargeOutputs<kEpilogue, kF32, kCols, NoWScales> outputs_;
+  Outputs outputs_;
   int group_;
   int warp_;  // of the warpgroup
   int lane_;
@@ -312,14 +315,6 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
                          {64, static_cast<uint32_t>(box)},
                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   };
-  constexpr bool kWide = kF32 || kEpilogue == LinearEpilogue::kAdd;
-  const CUtensorMap y_map =
-      tensor_map<2>(args.y,
-                    {static_cast<uint64_t>(outputs), static_cast<uint64_t>(args.m)},
-                    {static_cast<uint64_t>(args.y_stride) * (kWide ? 4 : 2)},
-                    {kWide ? 32U : 64U, 64},
-                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                    kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
   LaunchShape shape;
   const int32_t tiles = params.pairs * params.col_tiles;
   const int32_t clusters = std::min(stream.device().facts().num_sms / kCluster, tiles);
@@ -334,7 +329,7 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
          params,
          map(args.x, args.k, args.m, args.x_stride, kRows),
          map(args.w, args.k, args.n, args.k, kCols / 2),
-         y_map);
+         Consumer<kEpilogue, kF32, kCols, kParts>::Outputs::map(args));
 }
 
 }  // namespace sm90_large_detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/cuda/tensor_map.h"
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
@@ -15,19 +16,21 @@ namespace warprow::cuda {
 
 namespace sm90_large_detail {
 
-constexpr int kBoxBytes = 64 * 128;   // 64 rows of 128 bytes
-constexpr int kStagingBytes = 16384;  // of a warpgroup
+constexpr int kBoxBytes = 64 * 128;  // 64 rows of 128 bytes
 
 // Scales of rows of w: none.
 struct NoWScales {
   static constexpr bool kAny = false;
-  [[nodiscard]] __device__ static float at(int /*row*/) { return 1.0F; }
+  [[nodiscard]] __device__ static float2 two_at(int /*row*/) { return {1.0F, 1.0F}; }
 };
 
-// A warpgroup's 64 rows of a tile. kCols: rows of w in it; WScales: what products are multiplied by first.
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, typename WScales>
+// A warpgroup's 64 rows of a tile. kCols: rows of w in it; WScales: what products are multiplied by first. Boxes of up to 128
+// bytes of each row take turns with kBoxes places of the staging memory.
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, int kBoxes, typename WScales>
 class LargeOutputs {
  public:
+  static constexpr int kStagingBytes = kBoxes * kBoxBytes;
+
   // group: of the CTA's warpgroups; staging: its kStagingBytes.
   __device__ LargeOutputs(const Sm90GemmArgs& args,
                           const CUtensorMap& y_map,
@@ -43,15 +46,27 @@ class LargeOutputs {
         leads_(threadIdx.x % 128 == 0),
         staging_(staging) {}
 
+  [[nodiscard]] static CUtensorMap map(const Sm90GemmArgs& a) {
+    return tensor_map<2>(
+        a.y,
+        {static_cast<uint64_t>(kGates ? a.n / 2 : a.n), static_cast<uint64_t>(a.m)},
+        {static_cast<uint64_t>(a.y_stride) * (kWide ? 4 : 2)},
+        {kChunk, 64},
+        CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        kRowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+  }
+
   // scales: of the thread's two rows. row: the warpgroup's first; col: the tile, by columns.
   __device__ __forceinline__ void write(int row,
                                         int col,
                                         const float (&scales)[2],
-                                        const float (&sum)[kCols / 2]) const {
-    if constexpr (kEpilogue == LinearEpilogue::kAdd || kF32) {
-      write_f32(row, col, scales, sum);
+                                        const float (&sum)[kCols / 2]) {
+    // A branch for each output would keep them from being computed side by side.
+    if (a_.bias == nullptr) {
+      write_chunks<false>(row, col, scales, sum);
     } else {
-      write_bf16(row, col, scales, sum);
+      write_chunks<true>(row, col, scales, sum);
     }
   }
   // Waits until all is written.
@@ -62,115 +77,118 @@ class LargeOutputs {
   }
 
  private:
-  // Columns of y in a tile.
-  static constexpr int kOut = kEpilogue == LinearEpilogue::kSwiGlu ? kCols / 2 : kCols;
+  static constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
+  static constexpr bool kWide = kEpilogue == LinearEpilogue::kAdd || kF32;
+  static constexpr int kOut = kGates ? kCols / 2 : kCols;               // columns of y in a tile
+  static constexpr int kRowBytes = kWide || kOut % 64 == 0 ? 128 : 64;  // of a box
+  static constexpr int kChunk = kRowBytes / (kWide ? 4 : 2);            // columns of y in it
+  static_assert(kOut % kChunk == 0);
 
-  __device__ void barrier() const { named_sync(1 + group_, 128); }
+  // Scales of a tile's rows of w, by pairs of adjacent rows. They are loaded together, so that one wait is for all of them.
+  using WScalePairs = float2[WScales::kAny ? kCols / 8 : 1];
 
-  [[nodiscard]] __device__ float bias_at(int output) const {
-    return a_.bias != nullptr && output < a_.n ? __ldg(a_.bias + output) : 0.0F;
+  // The first of two rows of w whose products are number 4 i and 4 i + 1 of the thread, and 4 i + 2 and 4 i + 3.
+  [[nodiscard]] __device__ int w_row_of(int tile_col, int i) const {
+    const bool up = i >= kOut / 8;
+    return (up ? a_.n / 2 : 0) + tile_col * kOut + (i - (up ? kOut / 8 : 0)) * 8 + lane_ % 4 * 2;
+  }
+
+  __device__ __forceinline__ void load_scales(int tile_col, WScalePairs& of_w) const {
+    if constexpr (WScales::kAny) {
+#pragma unroll
+      for (int i = 0; i < kCols / 8; ++i) {
+        const int w_row = w_row_of(tile_col, i);
+        of_w[i] = w_row < a_.n ? w_scales_.two_at(w_row) : float2{0.0F, 0.0F};
+      }
+    }
   }
 
   // Product i of the thread as an output: row lane / 4, or lane / 4 + 8; column i / 4 * 8 + lane % 4 * 2 + i % 2.
-  [[nodiscard]] __device__ float finished(float product, float scale, int output) const {
+  template <bool kBias>
+  [[nodiscard]] __device__ __forceinline__ float finished(
+      float product, int i, int tile_col, const float (&scales)[2], const WScalePairs& of_w) const {
     if constexpr (WScales::kAny) {
-      product = __fmul_rn(product, output < a_.n ? w_scales_.at(output) : 0.0F);
+      product = __fmul_rn(product, i % 2 == 0 ? of_w[i / 4].x : of_w[i / 4].y);
     }
-    return scaled(product, scale, bias_at(output));
-  }
-
-  // Waits until the staging memory of the warpgroup is free.
-  __device__ void take_staging() const {
-    if (leads_) {
-      tma_store_wait_read();
+    float bias = 0.0F;
+    if constexpr (kBias) {
+      const int w_row = w_row_of(tile_col, i / 4) + i % 2;
+      bias = w_row < a_.n ? __ldg(a_.bias + w_row) : 0.0F;
     }
-    barrier();
+    return scaled(product, scales[i % 4 / 2], bias);
   }
 
-  // Makes what was staged visible to TMA.
-  __device__ void leave_staging() const {
-    fence_async_proxy();
-    barrier();
+  template <bool kBias>
+  __device__ __forceinline__ void write_chunks(int first_row,
+                                               int tile_col,
+                                               const float (&scales)[2],
+                                               const float (&sum)[kCols / 2]) {
+    WScalePairs of_w;
+    load_scales(tile_col, of_w);
+    const auto value = [&](int i) { return finished<kBias>(sum[i], i, tile_col, scales, of_w); };
+#pragma unroll
+    for (int first = 0; first < kOut; first += kChunk) {
+      const uint32_t to = staging_ + turn_ * kBoxBytes;
+      turn_ = (turn_ + 1) % kBoxes;
+      if constexpr (kWide) {
+        stage_f32(to, first, value);
+      } else {
+        stage_bf16(to, first, value);
+      }
+      fence_async_proxy();
+      // Behind the barrier the next box's place is free.
+      if (leads_) {
+        tma_store_wait_read<kBoxes - 2>();
+      }
+      named_sync(1 + group_, 128);
+      if (leads_) {
+        if constexpr (kEpilogue == LinearEpilogue::kAdd) {
+          tma_add_2d(y_map_, to, tile_col * kOut + first, first_row);
+        } else {
+          tma_store_2d(y_map_, to, tile_col * kOut + first, first_row);
+        }
+        tma_store_commit();
+      }
+    }
   }
 
-  __device__ void write_bf16(int first_row,
-                             int tile_col,
-                             const float (&scales)[2],
-                             const float (&sum)[kCols / 2]) const {
-    constexpr int kAtOnce = kOut < 128 ? kOut : 128;
+  // value: of a product's number, its output.
+  template <typename Value>
+  __device__ __forceinline__ void stage_bf16(uint32_t to, int first, const Value& value) const {
     const int row = warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;  // of the lane's stmatrix address
 #pragma unroll
-    for (int first = 0; first < kOut; first += kAtOnce) {
-      take_staging();
+    for (int i = 0; i < kChunk / 8; i += 2) {
+      uint32_t four[4];
 #pragma unroll
-      for (int i = 0; i < kAtOnce / 8; i += 2) {
-        uint32_t four[4];
+      for (int j = 0; j < 4; ++j) {
+        const int at = (first / 8 + i + j / 2) * 4 + j % 2 * 2;
+        float v[2];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = (first / 8 + i + j / 2) * 4 + j % 2 * 2;
-          const int output = tile_col * kOut + first + (i + j / 2) * 8 + lane_ % 4 * 2;
-          float v[2];
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            v[c] = finished(sum[at + c], scales[j % 2], output + c);
-            if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
-              const float up =
-                  finished(sum[at + c + kCols / 4], scales[j % 2], a_.n / 2 + output + c);
-              v[c] = __fadd_rn(gated(v[c], up), 0.0F);
-            }
+        for (int c = 0; c < 2; ++c) {
+          v[c] = value(at + c);
+          if constexpr (kGates) {
+            v[c] = __fadd_rn(gated(v[c], value(at + c + kCols / 4)), 0.0F);
           }
-          four[j] = pack_bf16(v[0], v[1]);
         }
-        const int chunk = i + lane_ / 16;  // of 8 columns
-        store_matrices(
-            staging_ + chunk / 8 * kBoxBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16, four);
+        four[j] = pack_bf16(v[0], v[1]);
       }
-      leave_staging();
-      if (leads_) {
-#pragma unroll
-        for (int box = 0; box < kAtOnce / 64; ++box) {
-          tma_store_2d(
-              y_map_, staging_ + box * kBoxBytes, tile_col * kOut + first + box * 64, first_row);
-        }
-        tma_store_commit();
-      }
+      const int chunk = i + lane_ / 16;  // of 8 columns
+      const int place = kRowBytes == 128 ? chunk ^ (row % 8) : chunk ^ (row / 2 % 4);
+      store_matrices(to + row * kRowBytes + place * 16, four);
     }
   }
 
-  __device__ void write_f32(int first_row,
-                            int tile_col,
-                            const float (&scales)[2],
-                            const float (&sum)[kCols / 2]) const {
+  template <typename Value>
+  __device__ __forceinline__ void stage_f32(uint32_t to, int first, const Value& value) const {
 #pragma unroll
-    for (int first = 0; first < kOut; first += 64) {
-      take_staging();
+    for (int i = 0; i < kChunk / 8; ++i) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int at = (first / 8 + i) * 4 + half * 2;
-          const int row = warp_ * 16 + half * 8 + lane_ / 4;
-          const int output = tile_col * kOut + first + i * 8 + lane_ % 4 * 2;
-          const int chunk = i % 4 * 2 + lane_ % 4 / 2;  // of 4 columns
-          const uint32_t to =
-              staging_ + i / 4 * kBoxBytes + row * 128 + (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8;
-          store_two(to,
-                    finished(sum[at], scales[half], output),
-                    finished(sum[at + 1], scales[half], output + 1));
-        }
-      }
-      leave_staging();
-      if (leads_) {
-#pragma unroll
-        for (int box = 0; box < 2; ++box) {
-          const int col = tile_col * kOut + first + box * 32;
-          if constexpr (kEpilogue == LinearEpilogue::kAdd) {
-            tma_add_2d(y_map_, staging_ + box * kBoxBytes, col, first_row);
-          } else {
-            tma_store_2d(y_map_, staging_ + box * kBoxBytes, col, first_row);
-          }
-        }
-        tma_store_commit();
+      for (int half = 0; half < 2; ++half) {
+        const int at = (first / 8 + i) * 4 + half * 2;
+        const int row = warp_ * 16 + half * 8 + lane_ / 4;
+        const int chunk = i * 2 + lane_ % 4 / 2;  // of 4 columns
+        store_two(
+            to + row * 128 + (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8, value(at), value(at + 1));
       }
     }
   }
@@ -183,6 +201,7 @@ class LargeOutputs {
   int lane_;
   bool leads_;
   uint32_t staging_;
+  int turn_ = 0;  // the place of the box that is written next
 };
 
 }  // namespace sm90_large_detail
