@@ -186,9 +186,14 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   return p;
 }
 
+// With more pieces a CTA than this the kernel of its own is faster (docs/experiments/attention_cuda.md).
+constexpr int64_t kMostRopedPieces = 6;
+
 bool takes_rope(const PagedAttentionArgs& args, const Split& split, const RopeKvWriteArgs& rope) {
+  const int64_t pieces = int64_t{split.num_decode_rows} * args.kv.num_kv_heads;
   return split.in_parts && split.num_decode_rows > 0 && split.num_decode_rows == split.num_rows &&
-         args.kv.dtype == DType::kBF16 && !rope.interleaved && rope_fits_vectors(rope);
+         pieces <= kMostRopedPieces * split.decode_blocks && args.kv.dtype == DType::kBF16 &&
+         !rope.interleaved && rope_fits_vectors(rope);
 }
 
 // The decode rows, then the others.
