@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of e4m3 weights and inputs.
-//   fp8_linear_cuda_bench [check] [steps] [products] [large] [Qwen3-8B] [Qwen3-0.6B]
+//   fp8_linear_cuda_bench [check] [steps] [products] [large] [scattered] [Qwen3-8B] [Qwen3-0.6B]
 // Without arguments: all for Qwen3-8B. check: whether all kernels have the same bits, and sums in double. steps: all linears of
 // a step but the head, with their norms, gates and rounded inputs. products: each kernel alone, with other plans. large: the
-// kernels of many rows alone.
+// kernels of many rows alone. Blocks of 128 rows of w have one scale for a group; scattered: each row has its own.
 #include "base/float8.h"
 #include "base/math.h"
 #include "kernels/linear/fp8/fp8_tiles.h"
@@ -31,6 +31,8 @@ constexpr int32_t kMaxRows = 8192;
 
 int32_t outputs_of(const ModelProduct& p) { return p.epilogue == kSwiGlu ? p.n / 2 : p.n; }
 
+bool scattered = false;
+
 struct Weight {
   Weight(const ModelProduct& p, F8Inputs inputs) {
     weight.kind = PackedKind::kF8F8;
@@ -41,7 +43,8 @@ struct Weight {
     const bool grouped = inputs == F8Inputs::kGroup;
     const auto unit = static_cast<size_t>(fp8_unit_bytes(p.k, grouped));
     bytes = unit * static_cast<size_t>(ceil_div(p.n, kFp8UnitRows));
-    const size_t some = std::max<size_t>(1, (size_t{1} << 24) / unit) * unit;
+    constexpr size_t kUnits = 128 / kFp8UnitRows;  // of a block
+    const size_t some = std::max<size_t>(1, (size_t{1} << 24) / unit / kUnits) * kUnits * unit;
     std::vector<std::byte> units(std::min(bytes, some));
     std::mt19937 rng(5);
     for (size_t at = 0; at < units.size(); at += unit) {
@@ -50,8 +53,10 @@ struct Weight {
         units[at + i] = static_cast<std::byte>(rng() & 0xbfU);
       }
       for (size_t i = numbers; i < unit; i += 4) {
+        const size_t block = at / unit / kUnits * 7 + (i - numbers) / 64 * 5;
+        const size_t kind = grouped && !scattered ? block : rng();
         const float scale =
-            0.5e-2F * static_cast<float>(1 + rng() % 3) / std::sqrt(static_cast<float>(p.k));
+            0.5e-2F * static_cast<float>(1 + kind % 3) / std::sqrt(static_cast<float>(p.k));
         std::memcpy(units.data() + at + i, &scale, 4);
       }
     }
@@ -396,6 +401,7 @@ int main(int argc, char** argv) {
   const auto has = [&](const std::string& name) {
     return std::find(args.begin(), args.end(), name) != args.end();
   };
+  scattered = has("scattered");
   const bool any = has("check") || has("steps") || has("products") || has("large");
   BenchDevice on;
   std::printf("%s\n", on.device->facts().name.c_str());

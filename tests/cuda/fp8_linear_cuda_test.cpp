@@ -34,6 +34,7 @@ struct Product {
   bool y_f32 = false;
   bool bias = false;
   F8Inputs inputs = F8Inputs::kRow;
+  int32_t alike = 1;  // adjacent rows of w with one scale, of inputs in groups
   [[nodiscard]] int32_t outputs() const { return epilogue == kSwiGlu ? n / 2 : n; }
   [[nodiscard]] LinearShape shape() const {
     return {n, k, y_f32 ? DType::kF32 : DType::kBF16, epilogue, bias, true, PackedKind::kF8F8};
@@ -128,10 +129,14 @@ class Fp8LinearTest : public CudaTest {
     }
     out.scales.resize(n * tiles);
     for (size_t i = 0; i < out.scales.size(); ++i) {
-      out.scales[i] = p.inputs != F8Inputs::kGroup && i % tiles > 0
-                          ? out.scales[i - 1]
-                          : 0.01F * (0.5F + static_cast<float>(rng() % 1000) / 1000.0F) /
-                                std::sqrt(static_cast<float>(k));
+      if (p.inputs != F8Inputs::kGroup && i % tiles > 0) {
+        out.scales[i] = out.scales[i - 1];
+      } else if (i / tiles % static_cast<size_t>(p.alike) > 0) {
+        out.scales[i] = out.scales[i - tiles];
+      } else {
+        out.scales[i] = 0.01F * (0.5F + static_cast<float>(rng() % 1000) / 1000.0F) /
+                        std::sqrt(static_cast<float>(k));
+      }
     }
     std::vector<std::byte> units(quant_tiles_bytes(w));
     const auto unit_bytes = static_cast<size_t>(fp8_unit_bytes(p.k, p.inputs == F8Inputs::kGroup));
@@ -374,6 +379,8 @@ TEST_F(Fp8LinearTest, MatchesSumsInDouble) {
     check({2 * 208, 320, kSwiGlu, false, true, inputs});
     check({64, 2048, kAdd, true, true, inputs});  // parts of k
   }
+  check({4096, 520, kAdd, true, false, F8Inputs::kGroup, 128});
+  check({2 * 1920, 320, kSwiGlu, false, true, F8Inputs::kGroup, 128});
 }
 
 TEST_F(Fp8LinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
@@ -385,6 +392,8 @@ TEST_F(Fp8LinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
     // 150 tiles: of 128 rows some CTAs take two.
     check_rows({320, 512, kAdd, true, false, inputs}, {9600, 320, kSwiGlu, false, true, inputs});
   }
+  check_rows({4096, 4096, kAdd, true, false, F8Inputs::kGroup, 128},
+             {2 * 1920, 4096, kSwiGlu, false, false, F8Inputs::kGroup, 128});
 }
 
 }  // namespace
