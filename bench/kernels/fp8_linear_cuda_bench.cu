@@ -31,10 +31,8 @@ constexpr int32_t kMaxRows = 8192;
 
 int32_t outputs_of(const ModelProduct& p) { return p.epilogue == kSwiGlu ? p.n / 2 : p.n; }
 
-bool scattered = false;
-
 struct Weight {
-  Weight(const ModelProduct& p, F8Inputs inputs) {
+  Weight(const ModelProduct& p, F8Inputs inputs, bool scattered) {
     weight.kind = PackedKind::kF8F8;
     weight.n = p.n;
     weight.k = p.k;
@@ -74,7 +72,8 @@ struct Weight {
 
 class Room {
  public:
-  explicit Room(const ModelProducts& model) {
+  // scattered: whether each row of w has scales of its own for groups.
+  Room(const ModelProducts& model, bool scattered) : scattered_(scattered) {
     size_t inputs = 0;
     size_t outputs = 0;
     for (int i = 0; i < 4; ++i) {
@@ -96,6 +95,7 @@ class Room {
     rounded_ = memory_.allocate<std::byte>(inputs + (size_t{64} << 20));
   }
 
+  [[nodiscard]] bool scattered() const { return scattered_; }
   void clear(size_t bytes) { WR_CUDA(cudaMemset(y_, 0, bytes)); }
   [[nodiscard]] const float* y() const { return y_; }
 
@@ -139,6 +139,7 @@ class Room {
 
  private:
   BenchBuffers memory_;
+  bool scattered_;
   int32_t hidden_ = 0;
   size_t outputs_ = 0;
   uint16_t* x_ = nullptr;
@@ -183,7 +184,7 @@ void bench_steps(Stream& stream, const ModelProducts& model, Room& room, F8Input
   for (int layer = 0; layer < model.layers; ++layer) {
     for (size_t i = 0; i < 4; ++i) {
       if (layer < kCopies) {
-        weights.push_back(std::make_unique<Weight>(model.products[i], inputs));
+        weights.push_back(std::make_unique<Weight>(model.products[i], inputs, room.scattered()));
       }
       order.push_back(static_cast<size_t>(layer % kCopies) * 4 + i);
       bytes += weights[order.back()]->bytes;
@@ -230,10 +231,10 @@ void bench_products(
   for (size_t i = 0; i < 4; ++i) {
     const ModelProduct& p = model.products[i];
     std::vector<std::unique_ptr<Weight>> copies;
-    copies.push_back(std::make_unique<Weight>(p, inputs));
+    copies.push_back(std::make_unique<Weight>(p, inputs, room.scattered()));
     const int count = std::min(8, copies_beyond_l2(copies[0]->bytes));
     while (static_cast<int>(copies.size()) < count) {
-      copies.push_back(std::make_unique<Weight>(p, inputs));
+      copies.push_back(std::make_unique<Weight>(p, inputs, room.scattered()));
     }
     for (const int32_t m : {1, 8, 32, 64, 128, 256, 512, 2048, 8192}) {
       if (only_large && m < 128) {
@@ -292,7 +293,7 @@ void bench_products(
 int check(Stream& stream, Room& room, const ModelProduct& p, F8Inputs inputs) {
   const int32_t sms = stream.device().facts().num_sms;
   int bad = 0;
-  const Weight weight(p, inputs);
+  const Weight weight(p, inputs, room.scattered());
   const PackedWeight& w = weight.weight;
   const int32_t parts = sm90_fp8_parts(p.n, p.k);
   const auto row_bytes = static_cast<size_t>(outputs_of(p)) * (p.y_f32 ? 4 : 2);
@@ -401,7 +402,6 @@ int main(int argc, char** argv) {
   const auto has = [&](const std::string& name) {
     return std::find(args.begin(), args.end(), name) != args.end();
   };
-  scattered = has("scattered");
   const bool any = has("check") || has("steps") || has("products") || has("large");
   BenchDevice on;
   std::printf("%s\n", on.device->facts().name.c_str());
@@ -411,7 +411,7 @@ int main(int argc, char** argv) {
                                                : std::strcmp(model.name, "Qwen3-8B") == 0)) {
       continue;
     }
-    Room room(model);
+    Room room(model, has("scattered"));
     if (!any || has("check")) {
       bad += check_all(*on.stream, model, room);
     }

@@ -190,7 +190,8 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
 constexpr int64_t kMostRopedPieces = 6;
 
 bool takes_rope(const PagedAttentionArgs& args, const Split& split, const RopeKvWriteArgs& rope) {
-  const int64_t pieces = int64_t{split.num_decode_rows} * args.kv.num_kv_heads;
+  const int64_t pieces =
+      int64_t{split.num_decode_rows} * split.chunks.chunks * args.kv.num_kv_heads;
   return split.in_parts && split.num_decode_rows > 0 && split.num_decode_rows == split.num_rows &&
          pieces <= kMostRopedPieces * split.decode_blocks && args.kv.dtype == DType::kBF16 &&
          !rope.interleaved && rope_fits_vectors(rope);

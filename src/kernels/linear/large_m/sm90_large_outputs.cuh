@@ -29,9 +29,7 @@ struct NoWScales {
 template <LinearEpilogue kEpilogue, bool kF32, int kCols, int kBoxes, typename WScales>
 class LargeOutputs {
  public:
-  static constexpr int kStagingBytes = kBoxes * kBoxBytes;
-
-  // group: of the CTA's warpgroups; staging: its kStagingBytes.
+  // group: of the CTA's warpgroups; staging: its memory for kBoxes boxes.
   __device__ LargeOutputs(const Sm90GemmArgs& args,
                           const CUtensorMap& y_map,
                           const WScales& w_scales,
