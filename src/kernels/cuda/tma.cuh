@@ -209,12 +209,12 @@ __device__ __forceinline__ void tma_add_2d(const CUtensorMap& map, uint32_t from
 __device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Waits until the thread's stores have read shared memory, or are complete.
-// Waits until the memory of all but the last kPending groups has been read.
+// Waits until all but the thread's last kPending groups of stores have read shared memory.
 template <int kPending = 0>
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
+// Waits until the thread's stores are complete.
 __device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -99,61 +99,38 @@ __device__ __forceinline__ uint64_t further_operand(uint64_t operand, int bytes)
   "%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory.
-__device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;\n"
-      : WR_ACCS4(d)
-      : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
-               "}, %16, %17, 1, 1, 1, 0, 0;\n"
-               : WR_ACCS16(d)
-               : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-               "}, %32, %33, 1, 1, 1, 0, 0;\n"
-               : WR_ACCS32(d)
-               : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
-               "}, %64, %65, 1, 1, 1, 0, 0;\n"
-               : WR_ACCS64(d)
-               : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
-               "}, %128, %129, 1, 1, 1, 0, 0;\n"
-               : WR_ACCS128(d)
-               : "l"(a), "l"(b));
-}
+//
+// n: accumulators, half of cols; a, b: names of the operands behind them.
+#define WR_WGMMA(n, cols, a, b)                                                                   \
+  __device__ __forceinline__ void wgmma(float(&d)[n], uint64_t of_a, uint64_t of_b) {             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" cols "k16.f32.bf16.bf16 {" WR_ACC##n##_NAMES \
+                 "}, " a ", " b ", 1, 1, 1, 0, 0;\n"                                              \
+                 : WR_ACCS##n(d)                                                                  \
+                 : "l"(of_a), "l"(of_b));                                                         \
+  }
+WR_WGMMA(4, "8", "%4", "%5")
+WR_WGMMA(16, "32", "%16", "%17")
+WR_WGMMA(32, "64", "%32", "%33")
+WR_WGMMA(64, "128", "%64", "%65")
+WR_WGMMA(128, "256", "%128", "%129")
+#undef WR_WGMMA
+
 // The same; without `add`, d is overwritten.
-__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-      "}, %32, %33, add, 1, 1, 0, 0;\n}\n"
-      : WR_ACCS32(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
-      "}, %64, %65, add, 1, 1, 0, 0;\n}\n"
-      : WR_ACCS64(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
-      "}, %128, %129, add, 1, 1, 0, 0;\n}\n"
-      : WR_ACCS128(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
+//
+// form: the instruction's shape and types; flags: of its operands, behind `add`.
+#define WR_WGMMA_ADD(name, n, form, a, b, c, flags)                                            \
+  __device__ __forceinline__ void name(float(&d)[n], uint64_t of_a, uint64_t of_b, bool add) { \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " c                                     \
+                 ", 0;\n"                                                                      \
+                 "wgmma.mma_async.sync.aligned." form " {" WR_ACC##n##_NAMES                   \
+                 "}, " a ", " b ", add, " flags ";\n}\n"                                       \
+                 : WR_ACCS##n(d)                                                               \
+                 : "l"(of_a), "l"(of_b), "r"(add ? 1 : 0));                                    \
+  }
+WR_WGMMA_ADD(wgmma, 32, "m64n64k16.f32.bf16.bf16", "%32", "%33", "%34", "1, 1, 0, 0")
+WR_WGMMA_ADD(wgmma, 64, "m64n128k16.f32.bf16.bf16", "%64", "%65", "%66", "1, 1, 0, 0")
+WR_WGMMA_ADD(wgmma, 128, "m64n256k16.f32.bf16.bf16", "%128", "%129", "%130", "1, 1, 0, 0")
+
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T; a from registers. kTransposedB: b lies as [16 x cols].
 //
 // n: accumulators, half of cols; a, b, t: names of the operands behind them.

@@ -15,52 +15,11 @@ __device__ __forceinline__ uint64_t wgmma_plain_operand(uint32_t shared, uint32_
          ((shared & 0x3ffff) >> 4);
 }
 
-__device__ __forceinline__ void wgmma_f8(float (&d)[4], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, %4, %5, add, 1, 1;\n}\n"
-      : WR_ACCS4(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma_f8(float (&d)[8], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {" WR_ACC8_NAMES
-      "}, %8, %9, add, 1, 1;\n}\n"
-      : WR_ACCS8(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma_f8(float (&d)[16], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" WR_ACC16_NAMES
-      "}, %16, %17, add, 1, 1;\n}\n"
-      : WR_ACCS16(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma_f8(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" WR_ACC32_NAMES
-      "}, %32, %33, add, 1, 1;\n}\n"
-      : WR_ACCS32(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma_f8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" WR_ACC64_NAMES
-      "}, %64, %65, add, 1, 1;\n}\n"
-      : WR_ACCS64(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-__device__ __forceinline__ void wgmma_f8(float (&d)[96], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" WR_ACC96_NAMES
-      "}, %96, %97, add, 1, 1;\n}\n"
-      : WR_ACCS96(d)
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
+WR_WGMMA_ADD(wgmma_f8, 4, "m64n8k32.f32.e4m3.e4m3", "%4", "%5", "%6", "1, 1")
+WR_WGMMA_ADD(wgmma_f8, 8, "m64n16k32.f32.e4m3.e4m3", "%8", "%9", "%10", "1, 1")
+WR_WGMMA_ADD(wgmma_f8, 16, "m64n32k32.f32.e4m3.e4m3", "%16", "%17", "%18", "1, 1")
+WR_WGMMA_ADD(wgmma_f8, 32, "m64n64k32.f32.e4m3.e4m3", "%32", "%33", "%34", "1, 1")
+WR_WGMMA_ADD(wgmma_f8, 64, "m64n128k32.f32.e4m3.e4m3", "%64", "%65", "%66", "1, 1")
+WR_WGMMA_ADD(wgmma_f8, 96, "m64n192k32.f32.e4m3.e4m3", "%96", "%97", "%98", "1, 1")
 
 }  // namespace warprow::cuda

@@ -21,7 +21,6 @@ constexpr int kBoxBytes = 64 * 128;  // 64 rows of 128 bytes
 // Scales of rows of w: none.
 struct NoWScales {
   static constexpr bool kAny = false;
-  [[nodiscard]] __device__ static float2 two_at(int /*row*/) { return {1.0F, 1.0F}; }
 };
 
 // A warpgroup's 64 rows of a tile. kCols: rows of w in it; WScales: what products are multiplied by first. Boxes of up to 128
@@ -44,6 +43,7 @@ class LargeOutputs {
         leads_(threadIdx.x % 128 == 0),
         staging_(staging) {}
 
+  // Of y, in boxes.
   [[nodiscard]] static CUtensorMap map(const Sm90GemmArgs& a) {
     return tensor_map<2>(
         a.y,
