@@ -215,9 +215,18 @@ class ModeBench {
   BenchBuffers buffers_;
 };
 
-// Decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
+// Short decode steps of Qwen3-8B; decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
 std::vector<Case> mode_cases() {
   std::vector<Case> all;
+  for (const int32_t n : {64, 128, 256, 512}) {
+    for (const int32_t len : {16, 64, 128, 208, 256, 512, 1024}) {
+      all.push_back({"short " + std::to_string(n) + "x" + std::to_string(len),
+                     32,
+                     8,
+                     128,
+                     repeat(n, 1, len)});
+    }
+  }
   for (const int32_t q_heads : {16, 32}) {
     for (const int32_t len : {512, 2048, 8192}) {
       for (const int32_t n : {1, 8, 32, 128, 256}) {
