@@ -509,26 +509,23 @@ void launch_sm90_quant(Stream& stream,
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
   const int32_t blocks = ceil_div(args.m, kCols);
-  const size_t y_bytes = args.y_f32 ? 4 : 2;
-  sm90_quant_detail::QuantParams params{
-      {args,
-       plan.split,
-       plan.stages,
-       sm90_quant_parts_at(plan, weight),
-       ceil_div(std::min(args.m, kCols), plan.split),
-       blocks,
-       outputs % 4 == 0 && args.y_stride % 4 == 0 &&
-           reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0},
-      sm90_quant_stage_bytes(plan, weight),
-      quant_tile_bytes(weight),
-      {weight.group,
-       quant_codes(weight),
-       weight.has_zero_points,
-       weight.has_bias,
-       weight.scales == ScaleForm::kBF16},
-      quant_tile_pieces(quant_tile_bytes(weight)),
-      args.k % 64 == 0,
-      0};
+  sm90_quant_detail::QuantParams params{{args,
+                                         plan.split,
+                                         plan.stages,
+                                         sm90_quant_parts_at(plan, weight),
+                                         ceil_div(std::min(args.m, kCols), plan.split),
+                                         blocks,
+                                         sm90_gemm_detail::has_vectors(args)},
+                                        sm90_quant_stage_bytes(plan, weight),
+                                        quant_tile_bytes(weight),
+                                        {weight.group,
+                                         quant_codes(weight),
+                                         weight.has_zero_points,
+                                         weight.has_bias,
+                                         weight.scales == ScaleForm::kBF16},
+                                        quant_tile_pieces(quant_tile_bytes(weight)),
+                                        args.k % 64 == 0,
+                                        0};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/pipeline.cuh"
 #include "kernels/linear/small_m/sm90_gemm.h"
@@ -33,6 +34,16 @@ struct Params {
   int32_t blocks;     // of kCols rows of x
   bool vectors;       // y can be accessed as vectors of four
 };
+
+// Whether y can be accessed as vectors of four outputs. A sum that does the first half of a norm must allow it.
+inline bool has_vectors(const Sm90GemmArgs& a) {
+  const int32_t outputs = a.epilogue == LinearEpilogue::kSwiGlu ? a.n / 2 : a.n;
+  const uintptr_t bytes = a.y_f32 ? 16 : 8;
+  const bool vectors =
+      outputs % 4 == 0 && a.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(a.y) % bytes == 0;
+  WR_CHECK(vectors || a.next_weight == nullptr, "{} outputs, stride {}", outputs, a.y_stride);
+  return vectors;
+}
 
 // A CTA's place in the work. CTAs that share rows of w are neighbours.
 struct Place {

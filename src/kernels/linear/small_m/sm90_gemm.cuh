@@ -261,16 +261,13 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
   const int32_t blocks = ceil_div(args.m, kCols);
-  const size_t y_bytes = args.y_f32 ? 4 : 2;
-  const sm90_gemm_detail::Params params{
-      args,
-      plan.split,
-      plan.stages,
-      sm90_gemm_parts_at(plan),
-      ceil_div(std::min(args.m, kCols), plan.split),
-      blocks,
-      outputs % 4 == 0 && args.y_stride % 4 == 0 &&
-          reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0};
+  const sm90_gemm_detail::Params params{args,
+                                        plan.split,
+                                        plan.stages,
+                                        sm90_gemm_parts_at(plan),
+                                        ceil_div(std::min(args.m, kCols), plan.split),
+                                        blocks,
+                                        sm90_gemm_detail::has_vectors(args)};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cuda_bf16.h>
+#include <type_traits>
 
 // From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
@@ -166,10 +167,136 @@ class Outputs {
     }
   }
   // Loads the old y, which sums are added to, ahead of time.
-  __device__ void fetch_old() { fetch_old(first_); }
+  __device__ void fetch_old() { p_.vectors ? fetch_old<true>(first_) : fetch_old<false>(first_); }
 
+  // The form is chosen once: with a branch for each row, rows would wait for one another.
   __device__ void finish() {
-    for (int t = first_; t < at_.num_rows; fetch_old(t)) {
+    if (!p_.vectors) {
+      finish_singly();
+    } else if (gate_) {
+      p_.a.y_f32 ? finish_rows<true, true, false>() : finish_rows<true, false, false>();
+    } else if (p_.a.next_weight != nullptr) {
+      finish_rows<false, true, true>();
+    } else if (p_.a.y_f32) {
+      finish_rows<false, true, false>();
+    } else {
+      finish_rows<false, false, false>();
+    }
+  }
+
+ private:
+  // Rows that a thread finishes at once: it has every eighth, or 16th, of the CTA's.
+  static constexpr int kAtOnce = kCols < 32                                  ? kCols / 8
+                                 : kCols <= 64 && (kScaledW || kGroups == 1) ? 2
+                                                                             : 4;
+  static_assert(kAtOnce >= 1);
+
+  using Rows = float4[kAtOnce];  // of a thread
+
+  template <bool kGate, bool kF32, bool kNorm>
+  __device__ __forceinline__ void finish_rows() {
+    const int step = kAtOnce * stride_;
+    for (int begin = 0; begin < at_.num_rows; begin += step) {  // alike in all threads
+      Rows old;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        old[j] = old_[j];
+      }
+      if (begin + step < at_.num_rows) {
+        fetch_old<true>(begin + step + first_);
+      }
+      Rows v;
+      totals(begin, column_, bias_, w_scale_, v);
+      if constexpr (kGate) {
+        Rows up;
+        totals(begin, column_ + span_, up_bias_, up_scale_, up);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          v[j] = {gated(v[j].x, up[j].x),
+                  gated(v[j].y, up[j].y),
+                  gated(v[j].z, up[j].z),
+                  gated(v[j].w, up[j].w)};
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        v[j] = sum_of(v[j], old[j]);
+      }
+      float squares[kAtOnce];
+      if constexpr (kNorm) {
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          squares[j] = quarter_of_squares(v[j], ~0U);
+        }
+        if (p_.a.m > kMaxQuarteredRows) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            squares[j] = sum_of_quarters(squares[j], ~0U);
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int t = begin + first_ + j * stride_;
+        if (t < at_.num_rows && output_ < end_) {
+          using T = std::conditional_t<kF32, float, __nv_bfloat16>;
+          store_vector(static_cast<T*>(p_.a.y) + place(t), v[j]);
+          if constexpr (kNorm) {
+            const int64_t row = at_.row(t);
+            store_vector(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
+                         weighted(v[j], next_weight_));
+            leave_squares(row, squares[j]);
+          }
+        }
+      }
+    }
+  }
+
+  // Totals of the thread's next rows. Those behind the last repeat it.
+  __device__ __forceinline__ void totals(
+      int begin, int r, const float4& bias, const float4& of_w, Rows& v) const {
+    int t[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      t[j] = min(begin + first_ + j * stride_, at_.num_rows - 1);
+      v[j] = part_of(0, t[j], r);
+    }
+#pragma unroll 1
+    for (int part = 1; part < p_.split; ++part) {
+      Rows more;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        more[j] = part_of(part, t[j], r);
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        v[j] = sum_of(v[j], more[j]);
+      }
+    }
+    const bool has_scale = kScaledW || p_.a.squares != nullptr;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      v[j] = finished(v[j], has_scale ? scales_[t[j]] : 1.0F, bias, of_w);
+    }
+  }
+
+  // A row's product, scaled by 1 / rms if x is half-normalised, and its bias.
+  [[nodiscard]] static __device__ __forceinline__ float4 finished(float4 v,
+                                                                  float scale,
+                                                                  const float4& bias,
+                                                                  const float4& of_w) {
+    if constexpr (kScaledW) {
+      v = weighted(v, of_w);
+    }
+    return {scaled(v.x, scale, bias.x),
+            scaled(v.y, scale, bias.y),
+            scaled(v.z, scale, bias.z),
+            scaled(v.w, scale, bias.w)};
+  }
+
+  // Outputs that are no vectors, one row after the other. None of them leaves a norm.
+  __device__ void finish_singly() {
+    for (int t = first_; t < at_.num_rows; fetch_old<false>(t)) {
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j, t += stride_) {
         if (t < at_.num_rows && output_ < end_) {
@@ -178,9 +305,6 @@ class Outputs {
       }
     }
   }
-
- private:
-  static constexpr int kAtOnce = 4;
 
   // t: index among this CTA's rows of x
   [[nodiscard]] __device__ int64_t place(int t) const {
@@ -196,22 +320,21 @@ class Outputs {
             __ldg(from + min(first + 3, last))};
   }
 
-  __device__ void fetch_old(int t) {
+  template <bool kVectors>
+  __device__ __forceinline__ void fetch_old(int t) {
     if (p_.a.epilogue != LinearEpilogue::kAdd || output_ >= end_) {
       return;
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j, t += stride_) {
       if (t < at_.num_rows) {
-        old_[j] = old(static_cast<const float*>(p_.a.y) + place(t));
+        const float* from = static_cast<const float*>(p_.a.y) + place(t);
+        old_[j] = kVectors ? *reinterpret_cast<const float4*>(from) : old_singly(from);
       }
     }
   }
 
-  [[nodiscard]] __device__ float4 old(const float* from) const {
-    if (p_.vectors) {
-      return *reinterpret_cast<const float4*>(from);
-    }
+  [[nodiscard]] __device__ float4 old_singly(const float* from) const {
     return {from[0],
             output_ + 1 < end_ ? from[1] : 0.0F,
             output_ + 2 < end_ ? from[2] : 0.0F,
@@ -224,7 +347,6 @@ class Outputs {
     return *reinterpret_cast<const float4*>(row + r);
   }
 
-  // A row's product, scaled by 1 / rms if x is half-normalised, and its bias.
   [[nodiscard]] __device__ float4 total(int t,
                                         int r,
                                         const float4& bias,
@@ -232,17 +354,9 @@ class Outputs {
     float4 v = part_of(0, t, r);
 #pragma unroll 1
     for (int part = 1; part < p_.split; ++part) {
-      const float4 more = part_of(part, t, r);
-      v = sum_of(v, more);
+      v = sum_of(v, part_of(part, t, r));
     }
-    if constexpr (kScaledW) {
-      v = weighted(v, of_w);
-    }
-    const float scale = kScaledW || p_.a.squares != nullptr ? scales_[t] : 1.0F;
-    return {scaled(v.x, scale, bias.x),
-            scaled(v.y, scale, bias.y),
-            scaled(v.z, scale, bias.z),
-            scaled(v.w, scale, bias.w)};
+    return finished(v, kScaledW || p_.a.squares != nullptr ? scales_[t] : 1.0F, bias, of_w);
   }
 
   __device__ void finish_four(int t, const float4& old) const {
@@ -253,50 +367,39 @@ class Outputs {
     }
     v = sum_of(v, old);
     if (p_.a.y_f32) {
-      store(static_cast<float*>(p_.a.y) + place(t), v);
+      store_singly(static_cast<float*>(p_.a.y) + place(t), v);
     } else {
-      store(static_cast<__nv_bfloat16*>(p_.a.y) + place(t), v);
-    }
-    if (p_.a.next_weight != nullptr) {
-      leave_norm(t, v);
+      store_singly(static_cast<__nv_bfloat16*>(p_.a.y) + place(t), v);
     }
   }
 
-  // First half of the next norm. The 16 lanes with 64 adjacent columns of a row call this together.
-  __device__ void leave_norm(int t, const float4& v) const {
-    const int64_t row = at_.row(t);
-    store(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
-          weighted(v, next_weight_));
-    const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
+  // Of a row's 64 adjacent columns, which 16 lanes have.
+  __device__ __forceinline__ void leave_squares(int64_t row, float squares) const {
     const unsigned lane = threadIdx.x % 16;
     const int64_t block = row * (p_.a.n / 64) + output_ / 64;
-    const float quarter = quarter_of_squares(v, lanes);
     if (p_.a.m <= kMaxQuarteredRows) {
       if (lane < 4) {
-        p_.a.next_squares[block * 4 + lane] = quarter;
+        p_.a.next_squares[block * 4 + lane] = squares;
       }
-      return;
-    }
-    const float squares = sum_of_quarters(quarter, lanes);
-    if (lane == 0) {
+    } else if (lane == 0) {
       p_.a.next_squares[block] = squares;
     }
   }
 
   template <typename T>
-  __device__ void store(T* to, const float4& v) const {
+  __device__ __forceinline__ static void store_vector(T* to, const float4& v) {
     struct alignas(4 * sizeof(T)) Four {
       T v[4];
     };
-    const Four four = {{T(v.x), T(v.y), T(v.z), T(v.w)}};
-    if (p_.vectors) {
-      *reinterpret_cast<Four*>(to) = four;
-      return;
-    }
+    *reinterpret_cast<Four*>(to) = Four{{T(v.x), T(v.y), T(v.z), T(v.w)}};
+  }
+  template <typename T>
+  __device__ void store_singly(T* to, const float4& v) const {
+    const T four[4] = {T(v.x), T(v.y), T(v.z), T(v.w)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (output_ + i < end_) {
-        to[i] = four.v[i];
+        to[i] = four[i];
       }
     }
   }
