@@ -65,6 +65,7 @@ TEST(Fp8Plan, FitsAnSmAndItsPartsDependOnTheMatrixAlone) {
           EXPECT_EQ(plan.split, parts);
           EXPECT_EQ(plan.resident,
                     parts == 1 && rows > 64 && (n + 63) / 64 * ((rows + 127) / 128) > 132);
+          EXPECT_TRUE(plan.groups == 1 || (plan.groups == 2 && rows > 64 && parts > 1));
           EXPECT_GE(plan.stages, 2);
           EXPECT_GE(plan.cols, std::min(rows, 128));
           EXPECT_LE(cuda::sm90_fp8_shared_bytes(plan, k),
@@ -77,6 +78,19 @@ TEST(Fp8Plan, FitsAnSmAndItsPartsDependOnTheMatrixAlone) {
       }
     }
   }
+}
+
+TEST(Fp8Plan, TakesTwoGroupsWhereTheySaveAWave) {
+  const auto groups = [](int32_t n, int32_t k, int32_t rows) {
+    return cuda::sm90_fp8_plan(weight(n, k, F8Inputs::kRow), rows, 132).groups;
+  };
+  EXPECT_EQ(groups(4096, 12288, 128), 1);
+  EXPECT_EQ(groups(4096, 12288, 129), 2);
+  EXPECT_EQ(groups(4096, 12288, 256), 2);
+  // Clusters of four CTAs fill 120 of 132 SMs.
+  EXPECT_EQ(groups(1024, 2048, 128), 1);
+  EXPECT_EQ(groups(1024, 2048, 256), 2);
+  EXPECT_EQ(groups(24576, 4096, 256), 1);
 }
 
 }  // namespace

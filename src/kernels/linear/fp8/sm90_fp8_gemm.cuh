@@ -25,7 +25,8 @@
 // Mapping: as sm90_gemm.cuh. A stage has 128 inputs: x, and tiles of w, by one copy each of TMA. The tensor cores sum 128
 //   inputs from zero. CUDA cores add that to a float32 sum, since the tensor cores' accumulators have fewer bits; with 128
 //   columns while the next stage's products run. If x is one row, each CTA rounds it itself, into shared memory, so that no
-//   kernel runs between two products. With 128 columns and more tiles than SMs a CTA takes several tiles.
+//   kernel runs between two products. With 128 columns and more tiles than SMs a CTA takes several tiles, or with parts of k
+//   two warpgroups have 64 rows of w each.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it
 //   waits for the preceding kernel.
 // Numerics: as above; float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's split
@@ -49,11 +50,13 @@ struct Fp8Params {
   float input_scale;
 };
 
-// A warpgroup of consumers and a warp that produces.
-template <int kCols>
+// Warpgroups of consumers, each with 64 rows of w, and a warp that produces. Two warpgroups take registers from the producer's,
+// which is whole for that.
+template <int kCols, int kGroups = 1>
 struct Threads {
-  static constexpr int kConsumers = 128;
-  static constexpr int kAll = kConsumers + 32;
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr bool kMovesRegisters = kGroups > 1;
+  static constexpr int kAll = kConsumers + (kMovesRegisters ? 128 : 32);
   static constexpr int kCtas = kCols <= 32 ? 4 : 1;  // of an SM, at least
 };
 
@@ -66,12 +69,13 @@ template <int kCols>
 constexpr bool kSumsShareRing = kCols == 128;
 
 // A stage: w, x, then the scales of groups of both.
-template <int kCols, bool kRounds>
+template <int kCols, bool kRounds, int kGroups = 1>
 struct Stage {
-  static constexpr int kXAt = kTileBytes;
+  static constexpr int kWBytes = kGroups * kTileBytes;
+  static constexpr int kXAt = kWBytes;
   static constexpr int kXBytes = kRounds ? 0 : kCols * kFp8TileCols;
   static constexpr int kWScalesAt = kXAt + kXBytes;
-  static constexpr int kXScalesAt = kWScalesAt + 256;
+  static constexpr int kXScalesAt = kWScalesAt + kGroups * 256;
 };
 
 struct Maps {
@@ -81,9 +85,9 @@ struct Maps {
 };
 
 // The producer, one thread: loads tiles of w and x, and scales of groups. One copy loads all rows of w of a stage.
-template <int kCols, bool kRounds>
+template <int kCols, bool kRounds, int kGroups = 1>
 struct Producer {
-  using S = Stage<kCols, kRounds>;
+  using S = Stage<kCols, kRounds, kGroups>;
   const Fp8Params& q;
   const Maps& maps;
   const Place& at;
@@ -96,8 +100,9 @@ struct Producer {
         maps(of_maps),
         at(place),
         grouped(params.inputs == F8Inputs::kGroup),
-        unit(place.tile * fp8_half_units(params.p.a.epilogue)),
-        bytes(kTileBytes + S::kXBytes + (grouped ? 256 + (kRounds ? 0 : kCols * 4) : 0)) {}
+        unit(place.tile * kGroups * fp8_half_units(params.p.a.epilogue)),
+        bytes(S::kWBytes + S::kXBytes + (grouped ? kGroups * 256 + (kRounds ? 0 : kCols * 4) : 0)) {
+  }
 
   __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
     const uint32_t stage = ring.data + ring.stage * q.stage_bytes;
@@ -158,10 +163,10 @@ struct Producer {
 };
 
 // A warpgroup's products with 64 rows of w.
-template <int kCols, bool kRounds>
+template <int kCols, bool kRounds, int kGroups = 1>
 class Multiplier {
  public:
-  using S = Stage<kCols, kRounds>;
+  using S = Stage<kCols, kRounds, kGroups>;
   // row: the rounded row, then its groups' scales.
   __device__ Multiplier(const Fp8Params& q, uint32_t row, uint32_t row_scales)
       : stage_bytes_(q.stage_bytes),
@@ -169,7 +174,8 @@ class Multiplier {
         row_(row),
         row_scales_(row_scales),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        warp_(static_cast<int>(threadIdx.x) / 32) {}
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        group_(kGroups == 1 ? 0 : warp_uniform(static_cast<int>(threadIdx.x) / 128)) {}
 
   // ring: becomes that behind these steps.
   __device__ void run(int steps, Ring& ring, float (&sum)[kCols / 2]) const {
@@ -268,7 +274,7 @@ class Multiplier {
   __device__ __forceinline__ void multiply(const Ring& ring,
                                            int step,
                                            float (&part)[kCols / 2]) const {
-    const uint64_t w = wgmma_operand(stage(ring), 1024, 16);
+    const uint64_t w = wgmma_operand(stage(ring) + group_ * kTileBytes, 1024, 16);
     const uint64_t x = kRounds ? wgmma_plain_operand(row_ + step * kFp8TileCols, 16)
                                : wgmma_operand(stage(ring) + S::kXAt, 1024, 16);
 #pragma unroll
@@ -317,6 +323,7 @@ class Multiplier {
   uint32_t row_scales_;
   int lane_;
   int warp_;
+  int group_;
 };
 
 // The only row of x, of which 128 threads round the CTA's part.
@@ -411,11 +418,11 @@ class OnlyRow {
   uint4 held_[kHeld];
 };
 
-template <int kCols, bool kRounds>
-__global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) sm90_fp8_kernel(
-    const __grid_constant__ Fp8Params q, const __grid_constant__ Maps maps) {
+template <int kCols, bool kRounds, int kGroups>
+__global__ void __launch_bounds__(Threads<kCols, kGroups>::kAll, Threads<kCols>::kCtas)
+sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ Maps maps) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using T = Threads<kCols>;
+  using T = Threads<kCols, kGroups>;
   extern __shared__ unsigned char memory[];
   __shared__ uint64_t barriers[2 * kMaxSm90GemmStages + 1];
   __shared__ float scales[kCols];
@@ -427,14 +434,14 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
   const bool alone = p.split == 1;
   const bool produces = threadIdx.x / 32 == T::kConsumers / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Producer<kCols, kRounds> producer(q, maps, at);
+  const Producer<kCols, kRounds, kGroups> producer(q, maps, at);
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
     if (lane == 0) {
 #pragma unroll 1
       for (int i = 0; i < p.stages; ++i) {
         barrier_init(ring.barriers + i * 8, 1);
-        barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4);
+        barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4 * kGroups);
       }
       barrier_init(parts_barrier, 1);
       publish_barriers();
@@ -456,6 +463,9 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
     cluster_wait();
   }
   if (threadIdx.x >= T::kConsumers) {
+    if constexpr (T::kMovesRegisters) {
+      lower_registers<24>();
+    }
     if (produces) {
       if constexpr (!kRounds) {  // else it loads only w, which no kernel writes
         pdl_wait();
@@ -473,7 +483,10 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
       cluster_arrive();
     }
   } else {
-    Outputs<kCols, 1, true> outputs(p, at, data, scales);
+    if constexpr (T::kMovesRegisters) {
+      raise_registers<240>();
+    }
+    Outputs<kCols, kGroups, true> outputs(p, at, data, scales);
     outputs.set_w_scales({static_cast<const std::byte*>(p.a.w) + fp8_scales_at(p.a.k),
                           q.unit_bytes,
                           q.inputs == F8Inputs::kGroup});
@@ -503,10 +516,11 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
     }
     float sum[kCols / 2] = {};
     Ring at_first = ring;
-    Multiplier<kCols, kRounds>(q, ring.data + q.row_at, kRounds ? shared_address(row_scales) : 0)
+    Multiplier<kCols, kRounds, kGroups>(
+        q, ring.data + q.row_at, kRounds ? shared_address(row_scales) : 0)
         .run(at.num_steps, at_first, sum);
     named_sync(1, T::kConsumers);  // the ring is free: sums reuse its memory
-    store_partial_sums<kCols, 1>(data, sum);
+    store_partial_sums<kCols, kGroups>(data, sum);
     if (p.split > 1) {
       fence_async_proxy();
       named_sync(1, T::kConsumers);
@@ -515,7 +529,7 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, Threads<kCols>::kCtas) s
         cluster_wait();
       }
       if (threadIdx.x == 0) {
-        exchange_sums<kCols, 1>(p, at, ring.data, parts_barrier);
+        exchange_sums<kCols, kGroups>(p, at, ring.data, parts_barrier);
       }
       __syncwarp();
       barrier_wait(parts_barrier, 0);
@@ -603,13 +617,13 @@ __global__ void __launch_bounds__(Threads<kCols>::kAll, 1) sm90_fp8_resident_ker
 
 }  // namespace sm90_fp8_detail
 
-template <int kCols, bool kRounds>
+template <int kCols, bool kRounds, int kGroups>
 void launch_sm90_fp8(Stream& stream,
                      const Sm90Fp8Args& args,
                      const PackedWeight& weight,
                      const Sm90Fp8Plan& plan) {
-  using S = sm90_gemm_detail::Sizes<kCols, 1>;
-  constexpr auto* kKernel = &sm90_fp8_detail::sm90_fp8_kernel<kCols, kRounds>;
+  using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
+  constexpr auto* kKernel = &sm90_fp8_detail::sm90_fp8_kernel<kCols, kRounds, kGroups>;
   const Sm90GemmArgs& a = args.a;
   const size_t shared_bytes = sm90_fp8_shared_bytes(plan, a.k);
   allow_shared_bytes<kKernel>(shared_bytes);
@@ -617,22 +631,19 @@ void launch_sm90_fp8(Stream& stream,
   const int32_t outputs = gate ? a.n / 2 : a.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
   const int32_t blocks = ceil_div(a.m, kCols);
-  const size_t y_bytes = a.y_f32 ? 4 : 2;
-  const sm90_fp8_detail::Fp8Params params{
-      {a,
-       plan.split,
-       plan.stages,
-       sm90_fp8_parts_at(plan),
-       ceil_div(std::min(a.m, kCols), plan.split),
-       blocks,
-       outputs % 4 == 0 && a.y_stride % 4 == 0 &&
-           reinterpret_cast<uintptr_t>(a.y) % (4 * y_bytes) == 0},
-      args.x,
-      fp8_unit_bytes(a.k, weight.inputs == F8Inputs::kGroup),
-      sm90_fp8_stage_bytes(plan),
-      sm90_fp8_row_at(plan),
-      weight.inputs,
-      weight.input_scale};
+  const sm90_fp8_detail::Fp8Params params{{a,
+                                           plan.split,
+                                           plan.stages,
+                                           sm90_fp8_parts_at(plan),
+                                           ceil_div(std::min(a.m, kCols), plan.split),
+                                           blocks,
+                                           sm90_gemm_detail::has_vectors(a)},
+                                          args.x,
+                                          fp8_unit_bytes(a.k, weight.inputs == F8Inputs::kGroup),
+                                          sm90_fp8_stage_bytes(plan),
+                                          sm90_fp8_row_at(plan),
+                                          weight.inputs,
+                                          weight.input_scale};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -640,7 +651,7 @@ void launch_sm90_fp8(Stream& stream,
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
-  config.blockDim = dim3(sm90_fp8_detail::Threads<kCols>::kAll);
+  config.blockDim = dim3(sm90_fp8_detail::Threads<kCols, kGroups>::kAll);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
@@ -651,7 +662,8 @@ void launch_sm90_fp8(Stream& stream,
   const uint64_t units = static_cast<uint64_t>(a.n / kFp8UnitRows) / halves;
   const auto k_tiles = static_cast<uint64_t>(fp8_tiles_of(a.k));
   const auto unit_bytes = static_cast<uint64_t>(params.unit_bytes);
-  const auto half_units = static_cast<uint32_t>(sm90_fp8_detail::fp8_half_units(a.epilogue));
+  const auto half_units =
+      static_cast<uint32_t>(kGroups * sm90_fp8_detail::fp8_half_units(a.epilogue));
   sm90_fp8_detail::Maps maps = {};
   maps.w = tensor_map<4>(w,
                          {kFp8TileBytes / 8, k_tiles, units, halves},
@@ -692,15 +704,20 @@ void launch_sm90_fp8(Stream& stream,
   as_cuda(stream).note_launch("sm90_fp8_gemm");
 }
 
-template void launch_sm90_fp8<WR_COLS, false>(Stream& stream,
-                                              const Sm90Fp8Args& args,
-                                              const PackedWeight& weight,
-                                              const Sm90Fp8Plan& plan);
+template void launch_sm90_fp8<WR_COLS, false, 1>(Stream& stream,
+                                                 const Sm90Fp8Args& args,
+                                                 const PackedWeight& weight,
+                                                 const Sm90Fp8Plan& plan);
 #if WR_COLS == 8
-template void launch_sm90_fp8<WR_COLS, true>(Stream& stream,
-                                             const Sm90Fp8Args& args,
-                                             const PackedWeight& weight,
-                                             const Sm90Fp8Plan& plan);
+template void launch_sm90_fp8<WR_COLS, true, 1>(Stream& stream,
+                                                const Sm90Fp8Args& args,
+                                                const PackedWeight& weight,
+                                                const Sm90Fp8Plan& plan);
+#elif WR_COLS == 128
+template void launch_sm90_fp8<WR_COLS, false, 2>(Stream& stream,
+                                                 const Sm90Fp8Args& args,
+                                                 const PackedWeight& weight,
+                                                 const Sm90Fp8Plan& plan);
 #endif
 
 }  // namespace warprow::cuda

@@ -14,6 +14,7 @@ namespace warprow::cuda {
 // How a product of e4m3 numbers is split.
 struct Sm90Fp8Plan {
   int32_t cols = 8;       // rows of x in a block, padded: 8, 16, 32, 64 or 128
+  int32_t groups = 1;     // of 64 rows of w in a tile; 2 only with 128 cols and parts of k
   int32_t split = 1;      // CTAs that share a tile, each with a part of k
   int32_t stages = 2;     // of the ring, of 128 inputs each
   bool rounds = false;    // one row of x in bf16, which every CTA rounds itself
@@ -52,8 +53,8 @@ void sm90_fp8_gemm(Stream& stream,
                    const PackedWeight& weight,
                    const Sm90Fp8Plan& plan);
 
-// One instance of the kernel for each width (cmake/stubs.cmake).
-template <int kCols, bool kRounds>
+// Instances of the kernel for each width (cmake/stubs.cmake).
+template <int kCols, bool kRounds, int kGroups>
 void launch_sm90_fp8(Stream& stream,
                      const Sm90Fp8Args& args,
                      const PackedWeight& weight,

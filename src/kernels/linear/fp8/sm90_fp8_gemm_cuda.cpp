@@ -26,19 +26,23 @@ void sm90_fp8_gemm(Stream& stream,
            plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
   WR_CHECK(!plan.resident || (plan.cols == 128 && plan.split == 1));
+  WR_CHECK(plan.groups == 1 || (plan.groups == 2 && plan.cols == 128 && !plan.resident),
+           "{} groups",
+           plan.groups);
   WR_CHECK_LE(sm90_fp8_shared_bytes(plan, a.k), static_cast<size_t>(kSm90GemmSharedBytes));
   switch (plan.cols) {
     case 8:
-      return plan.rounds ? launch_sm90_fp8<8, true>(stream, args, weight, plan)
-                         : launch_sm90_fp8<8, false>(stream, args, weight, plan);
+      return plan.rounds ? launch_sm90_fp8<8, true, 1>(stream, args, weight, plan)
+                         : launch_sm90_fp8<8, false, 1>(stream, args, weight, plan);
     case 16:
-      return launch_sm90_fp8<16, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<16, false, 1>(stream, args, weight, plan);
     case 32:
-      return launch_sm90_fp8<32, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<32, false, 1>(stream, args, weight, plan);
     case 64:
-      return launch_sm90_fp8<64, false>(stream, args, weight, plan);
+      return launch_sm90_fp8<64, false, 1>(stream, args, weight, plan);
     default:
-      return launch_sm90_fp8<128, false>(stream, args, weight, plan);
+      return plan.groups == 2 ? launch_sm90_fp8<128, false, 2>(stream, args, weight, plan)
+                              : launch_sm90_fp8<128, false, 1>(stream, args, weight, plan);
   }
 }
 

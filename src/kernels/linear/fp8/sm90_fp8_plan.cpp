@@ -12,10 +12,10 @@ namespace {
 constexpr int32_t kAlign = 1024;
 constexpr int32_t kSms = 132;  // of an H100 and an H200
 
-constexpr int32_t kRowBytes = (64 + 4) * 4;  // of sums
-int32_t sum_bytes(const Sm90Fp8Plan& plan) { return plan.cols * kRowBytes; }
+int32_t row_bytes(const Sm90Fp8Plan& plan) { return (plan.groups * 64 + 4) * 4; }  // of sums
+int32_t sum_bytes(const Sm90Fp8Plan& plan) { return plan.cols * row_bytes(plan); }
 int32_t parts_bytes(const Sm90Fp8Plan& plan) {
-  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * kRowBytes : 0;
+  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
 }
 // With 128 columns other CTAs write their partial sums to the ring's memory, behind the CTA's own sums.
 bool sums_share_ring(const Sm90Fp8Plan& plan) { return plan.cols == 128 && !plan.resident; }
@@ -30,21 +30,28 @@ int32_t rounded_bytes(const Sm90Fp8Plan& plan, int32_t k) {
   return plan.rounds ? round_up(steps * (kFp8TileCols + 4) + 256, 128) : 0;
 }
 
+// How often the CTAs fill the device.
+int32_t waves_of(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t num_sms) {
+  const int32_t tiles = ceil_div(n, plan.groups * 64) * ceil_div(rows, plan.cols);
+  // Clusters of more than two CTAs cannot use all SMs.
+  const int32_t at_once = num_sms / plan.split - (plan.split > 2 ? 3 : 0);
+  return ceil_div(tiles, at_once);
+}
+
 }  // namespace
 
 // Fitted to products of Qwen3-8B on an H200 (docs/experiments/linears_cuda.md).
 double sm90_fp8_us(const Sm90Fp8Plan& plan, int32_t rows, int32_t n, int32_t k, int32_t num_sms) {
-  constexpr double kStart = 3.0;  // of the kernel, and of each wave
-  constexpr double kExchange = 2.5;
-  constexpr double kNext = 1.0;  // from a resident CTA's tile to its next
-  constexpr double kInputUs = 0.0019;
-  const int32_t tiles = ceil_div(n, 64) * plan.split * ceil_div(rows, plan.cols);
-  const double chain = kInputUs * k / plan.split;
-  if (plan.resident) {
-    return 2 * kStart + ceil_div(tiles, num_sms) * (chain + kNext);
-  }
-  const double wave = kStart + chain + (plan.split > 1 ? kExchange : 0.0);
-  return kStart + ceil_div(tiles, num_sms) * wave;
+  constexpr double kStart = 0.6;
+  constexpr double kEnd = 3.1;  // of each wave
+  constexpr double kExchange = 2.1;
+  constexpr double kEndOfTwo = 1.3;  // more, with two groups
+  constexpr double kInputUs = 0.0020;
+  constexpr double kInputOfTwoUs = 0.0031;
+  const bool two = plan.groups == 2;
+  const double wave = (two ? kInputOfTwoUs : kInputUs) * k / plan.split + kEnd +
+                      (plan.split > 1 ? kExchange : 0.0) + (two ? kEndOfTwo : 0.0);
+  return kStart + waves_of(plan, rows, n, num_sms) * wave;
 }
 
 int32_t sm90_fp8_parts(int32_t n, int32_t k) {
@@ -59,7 +66,7 @@ int32_t sm90_fp8_parts(int32_t n, int32_t k) {
 }
 
 int32_t sm90_fp8_stage_bytes(const Sm90Fp8Plan& plan) {
-  const int32_t w = 64 * kFp8TileCols + 64 * 4;
+  const int32_t w = plan.groups * 64 * (kFp8TileCols + 4);
   const int32_t x = plan.rounds ? 0 : plan.cols * kFp8TileCols + plan.cols * 4;
   return round_up(w + x, kAlign);
 }
@@ -91,6 +98,12 @@ Sm90Fp8Plan sm90_fp8_plan(
   plan.split = split > 0 ? split : sm90_fp8_parts(weight.n, weight.k);
   plan.rounds = rows == 1;
   const int32_t ctas = ceil_div(weight.n, 64) * plan.split * ceil_div(rows, plan.cols);
+  if (plan.cols == 128 && plan.split > 1) {
+    Sm90Fp8Plan two = plan;
+    two.groups = 2;
+    plan.groups =
+        waves_of(two, rows, weight.n, num_sms) < waves_of(plan, rows, weight.n, num_sms) ? 2 : 1;
+  }
   plan.resident = plan.cols == 128 && plan.split == 1 && ctas > num_sms;
   const int32_t most = plan.cols == 128 ? 1 : 3;  // of 128 columns an SM has registers for one
   const int32_t steps = ceil_div(fp8_tiles_of(weight.k), plan.split);
