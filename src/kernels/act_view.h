@@ -17,10 +17,12 @@ struct ActView {
   int64_t shape[2] = {};
   int64_t stride = 0;  // elements from one row to the next
   DType dtype = DType::kF32;
+  int64_t capacity =
+      0;  // rows of memory from the first row on; kernels may read those behind the last row, too
 
   ActView() = default;
   ActView(DType type, void* base, int64_t rows, int64_t cols, int64_t row_stride)
-      : data(base), shape{rows, cols}, stride(row_stride), dtype(type) {}
+      : data(base), shape{rows, cols}, stride(row_stride), dtype(type), capacity(rows) {}
   ActView(DType type, void* base, int64_t rows, int64_t cols)
       : ActView(type, base, rows, cols, cols) {}
   ActView(const View<float, 2>& v)  // NOLINT(google-explicit-constructor)
@@ -40,6 +42,7 @@ struct ActView {
     part.data =
         static_cast<std::byte*>(data) + first * stride * static_cast<int64_t>(dtype_bytes(dtype));
     part.shape[0] = n;
+    part.capacity = capacity - first;
     return part;
   }
   [[nodiscard]] View<float, 2> f32() const {
@@ -54,12 +57,17 @@ struct ConstActView {
   int64_t shape[2] = {};
   int64_t stride = 0;
   DType dtype = DType::kF32;
+  int64_t capacity = 0;
 
   ConstActView() = default;
   ConstActView(const ActView& v)  // NOLINT(google-explicit-constructor)
-      : data(v.data), shape{v.shape[0], v.shape[1]}, stride(v.stride), dtype(v.dtype) {}
+      : data(v.data),
+        shape{v.shape[0], v.shape[1]},
+        stride(v.stride),
+        dtype(v.dtype),
+        capacity(v.capacity) {}
   ConstActView(const View<const float, 2>& v)  // NOLINT(google-explicit-constructor)
-      : data(v.data), shape{v.shape[0], v.shape[1]}, stride(v.stride[0]) {}
+      : data(v.data), shape{v.shape[0], v.shape[1]}, stride(v.stride[0]), capacity(v.shape[0]) {}
   ConstActView(const View<float, 2>& v)  // NOLINT(google-explicit-constructor)
       : ConstActView(ActView(v)) {}
 

@@ -435,6 +435,24 @@ TEST(Sm90GemmPlan, ManyRowsTakeLargeTiles) {
   EXPECT_EQ(groups(64, 151936, 1024, 1), 1);
 }
 
+// Boxes of x do not leave its tensor map where there is memory behind the last row.
+TEST(Sm90GemmArgs, RowsOfAMapAreWholeBoxesWithinMemory) {
+  cuda::Sm90GemmArgs args;
+  args.m = 72;
+  EXPECT_EQ(args.mapped_rows(128), 72U);
+  args.x_capacity = 100;
+  EXPECT_EQ(args.mapped_rows(128), 100U);
+  args.x_capacity = 8192;
+  EXPECT_EQ(args.mapped_rows(128), 128U);
+  EXPECT_EQ(args.mapped_rows(64), 128U);
+  EXPECT_EQ(args.mapped_rows(32), 96U);
+  std::vector<float> memory(32 * 4);
+  const ActView all(DType::kF32, memory.data(), 32, 4);
+  EXPECT_EQ(ConstActView(all.rows(0, 5)).capacity, 32);
+  EXPECT_EQ(all.rows(10, 5).rows(2, 1).capacity, 20);
+  EXPECT_EQ(all.columns(1, 2).rows(30, 1).capacity, 2);
+}
+
 TEST(Sm90GemmPlan, BlocksOfRowsFit) {
   for (const int32_t n : {64, 1024, 4096, 24576, 151936}) {
     for (const int32_t k : {64, 2048, 12288}) {

@@ -110,6 +110,7 @@ Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   sm90_gemm_args.w = segment.w.data;
   sm90_gemm_args.x = x.data;
   sm90_gemm_args.x_stride = x.stride;
+  sm90_gemm_args.x_capacity = static_cast<int32_t>(x.capacity);
   sm90_gemm_args.bias = segment.bias;
   sm90_gemm_args.y = y.data;
   sm90_gemm_args.y_stride = y.stride;
@@ -243,8 +244,10 @@ void run_sm90_fp8(Stream& stream, const LinearArgs& args) {
     return;
   }
   WR_CHECK(args.scratch != nullptr);
-  const auto row_bytes = static_cast<int64_t>(f8_rows_bytes(weight.inputs, 128, weight.k) / 128);
-  const auto fit = static_cast<int64_t>(linear_scratch_bytes(all.m, weight.k)) / row_bytes - 128;
+  const auto row_bytes =
+      static_cast<int64_t>(f8_rows_bytes(weight.inputs, kF8PaddedRows, weight.k) / kF8PaddedRows);
+  const auto fit =
+      static_cast<int64_t>(linear_scratch_bytes(all.m, weight.k)) / row_bytes - kF8PaddedRows;
   WR_CHECK_GE(fit, 128);
   const int64_t num_parts = ceil_div<int64_t>(all.m, fit);
   const bool grouped = weight.inputs == F8Inputs::kGroup;

@@ -9,6 +9,10 @@
 
 namespace warprow::cuda {
 
+// Numbers have memory for a multiple of so many rows, since TMA takes longer for boxes with rows outside their map. Those behind
+// the m-th have any values.
+inline constexpr int32_t kF8PaddedRows = 256;
+
 // A product's inputs as e4m3 numbers times scales.
 struct F8Rows {
   std::byte* numbers = nullptr;   // e4m3 [m, pitch]

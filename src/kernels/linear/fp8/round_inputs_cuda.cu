@@ -211,9 +211,9 @@ F8Rows f8_rows_at(std::byte* memory, F8Inputs inputs, int64_t m, int32_t k) {
   F8Rows rows;
   rows.pitch = round_up<int64_t>(k, 16);
   rows.group_stride = round_up<int64_t>(m, 128);
-  const int64_t numbers = round_up<int64_t>(m * rows.pitch, 256);
   rows.numbers = memory;
-  rows.token_scales = reinterpret_cast<float*>(memory + numbers);
+  rows.token_scales =
+      reinterpret_cast<float*>(memory + round_up<int64_t>(m, kF8PaddedRows) * rows.pitch);
   if (inputs == F8Inputs::kGroup) {
     rows.group_scales = rows.token_scales + rows.group_stride;
   }
@@ -222,7 +222,7 @@ F8Rows f8_rows_at(std::byte* memory, F8Inputs inputs, int64_t m, int32_t k) {
 
 size_t f8_rows_bytes(F8Inputs inputs, int64_t m, int32_t k) {
   const int64_t scales = inputs == F8Inputs::kGroup ? 1 + ceil_div(k, 128) : 1;
-  return static_cast<size_t>(round_up<int64_t>(m * round_up<int64_t>(k, 16), 256) +
+  return static_cast<size_t>(round_up<int64_t>(m, kF8PaddedRows) * round_up<int64_t>(k, 16) +
                              scales * round_up<int64_t>(m, 128) * 4);
 }
 

@@ -682,12 +682,13 @@ void launch_sm90_fp8(Stream& stream,
                                   CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if constexpr (!kRounds) {
-    maps.x = tensor_map<2>(args.x.numbers,
-                           {static_cast<uint64_t>(a.k), static_cast<uint64_t>(a.m)},
-                           {static_cast<uint64_t>(args.x.pitch)},
-                           {kFp8TileCols, static_cast<uint32_t>(kCols)},
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                           CU_TENSOR_MAP_DATA_TYPE_UINT8);
+    maps.x = tensor_map<2>(
+        args.x.numbers,
+        {static_cast<uint64_t>(a.k), round_up<uint64_t>(static_cast<uint64_t>(a.m), kF8PaddedRows)},
+        {static_cast<uint64_t>(args.x.pitch)},
+        {kFp8TileCols, static_cast<uint32_t>(kCols)},
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_DATA_TYPE_UINT8);
   }
   if constexpr (kCols == 128) {
     if (plan.resident) {

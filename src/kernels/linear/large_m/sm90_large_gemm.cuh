@@ -327,7 +327,11 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
          shape,
          kKernel,
          params,
-         map(args.x, args.k, args.m, args.x_stride, kRows),
+         map(args.x,
+             args.k,
+             static_cast<int64_t>(args.mapped_rows(kCluster * kRows)),
+             args.x_stride,
+             kRows),
          map(args.w, args.k, args.n, args.k, kCols / 2),
          Consumer<kEpilogue, kF32, kCols, kParts>::Outputs::map(args));
 }

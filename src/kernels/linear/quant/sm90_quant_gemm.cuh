@@ -539,7 +539,7 @@ void launch_sm90_quant(Stream& stream,
   config.attrs = attributes;
   config.numAttrs = plan.split > 1 ? 2 : 1;
   sm90_quant_detail::Maps maps{};
-  const auto rows = static_cast<uint64_t>(args.m);
+  const uint64_t rows = args.mapped_rows(kCols);
   const auto inputs = static_cast<uint64_t>(args.k);
   const uint64_t x_bytes = static_cast<uint64_t>(args.x_stride) * 2;
   const CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;

@@ -244,7 +244,7 @@ inline CUtensorMap map_of_w(const Sm90GemmArgs& args, uint64_t halves, int32_t t
 }
 inline CUtensorMap map_of_x(const Sm90GemmArgs& args, int32_t cols) {
   return tensor_map<2>(args.x,
-                       {static_cast<uint64_t>(args.k), static_cast<uint64_t>(args.m)},
+                       {static_cast<uint64_t>(args.k), args.mapped_rows(cols)},
                        {static_cast<uint64_t>(args.x_stride) * 2},
                        {64, static_cast<uint32_t>(cols)},
                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/math.h"
 #include "device/device.h"
 #include "device/stream.h"
 #include "kernels/linear/linear.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +35,14 @@ struct Sm90GemmArgs {
   int32_t m = 0;
   int32_t n = 0;
   int32_t k = 0;  // a multiple of 8
+  // Rows of memory from x on, or 0: m. Those behind the m-th may have any values.
+  int32_t x_capacity = 0;
+
+  // Rows of a tensor map of x that is loaded in boxes of `box` rows. A box with rows outside the map takes TMA longer, up to
+  // twice as long (docs/experiments/linears_cuda.md).
+  [[nodiscard]] uint64_t mapped_rows(int32_t box) const {
+    return static_cast<uint64_t>(std::max(std::min(round_up(m, box), x_capacity), m));
+  }
 };
 
 // How a product is split. A cluster has `split` CTAs.
