@@ -91,7 +91,8 @@ class Room {
       return halved_norm_rows(device, sum.shape(invariant), behind.shape(invariant)).has(m);
     };
     LinearArgs args;
-    args.x = p.norm ? ActView(DType::kF32, residual_, m, p.k) : ActView(DType::kBF16, x_, m, p.k);
+    args.x = p.norm ? ActView(DType::kF32, residual_, m, p.k)
+                    : ActView(DType::kBF16, x_, kMaxRows, p.k).rows(0, m);
     if (p.norm) {
       args.norm_weight = make_view<const float>(weight_, p.k);
       args.half_norm = halved(model.before(i), p) ? &half_ : nullptr;
@@ -119,6 +120,7 @@ class Room {
     out.w = w;
     out.x = p.norm ? static_cast<const void*>(normed_) : x_;
     out.x_stride = p.k;
+    out.x_capacity = kMaxRows;
     out.y = y_;
     out.y_stride = p.outputs();
     out.y_f32 = p.y_f32;
@@ -177,7 +179,8 @@ double calls_us(Stream& stream, int calls, F launch_nth) {
 }
 
 std::vector<int32_t> rows_of(const Product& p) {
-  std::vector<int32_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512};
+  std::vector<int32_t> rows = {
+      1, 2, 4, 8, 9, 16, 32, 40, 64, 72, 96, 128, 160, 192, 256, 300, 384, 512};
   if (p.n <= 1 << 16) {
     rows.insert(rows.end(), {1024, 2048, kMaxRows});
   }

@@ -154,7 +154,8 @@ class Room {
   void run(Stream& stream, const ModelProduct& p, const PackedWeight& w, int32_t m) {
     LinearArgs args;
     const bool norm = p.norm && !is_head(p);
-    args.x = norm ? ActView(DType::kF32, residual_, m, p.k) : ActView(DType::kBF16, x_, m, p.k);
+    args.x = norm ? ActView(DType::kF32, residual_, m, p.k)
+                  : ActView(DType::kBF16, x_, kMaxRows, p.k).rows(0, m);
     if (norm) {
       args.norm_weight = make_view<const float>(weight_, p.k);
       args.half_norm = &half_;
@@ -175,6 +176,7 @@ class Room {
     out.w = w.data;
     out.x = p.norm ? static_cast<const void*>(normed_) : x_;
     out.x_stride = p.k;
+    out.x_capacity = kMaxRows;
     out.y = y_;
     out.y_stride = outputs_of(p);
     out.y_f32 = p.y_f32;

@@ -17,8 +17,8 @@ struct ActView {
   int64_t shape[2] = {};
   int64_t stride = 0;  // elements from one row to the next
   DType dtype = DType::kF32;
-  int64_t capacity =
-      0;  // rows of memory from the first row on; kernels may read those behind the last row, too
+  // Rows of memory from the first row on. Kernels may read those behind the last row, which have any values.
+  int64_t capacity = 0;
 
   ActView() = default;
   ActView(DType type, void* base, int64_t rows, int64_t cols, int64_t row_stride)
