@@ -57,10 +57,10 @@ class LinearRowsTest : public CudaTest {
  protected:
   static bool is_hopper() { return gpu().facts().compute_capability == 90; }
 
-  // Device arrays of normally distributed numbers. Long ones repeat.
-  void* random_bf16(size_t count, float scale, uint32_t seed) {
+  // Device arrays of normally distributed numbers. Long ones repeat. nans: how many are behind them.
+  void* random_bf16(size_t count, float scale, uint32_t seed, size_t nans = 0) {
     const std::vector<uint16_t> stretch = to_bf16(random(seed, scale, count));
-    return repeated(stretch, count);
+    return repeated(stretch, count, nans);
   }
   float* random_f32(size_t count, float scale, uint32_t seed) {
     return repeated(random(seed, scale, count), count);
@@ -224,8 +224,8 @@ class LinearRowsTest : public CudaTest {
     return drawn;
   }
   template <typename T>
-  T* repeated(const std::vector<T>& stretch, size_t count) {
-    T* data = poisoned<T>(count);
+  T* repeated(const std::vector<T>& stretch, size_t count, size_t nans = 0) {
+    T* data = poisoned<T>(count + nans);
     for (size_t at = 0; at < count; at += stretch.size()) {
       stream().copy_to_device(
           data + at, stretch.data(), std::min(stretch.size(), count - at) * sizeof(T));
@@ -296,7 +296,13 @@ TEST_F(LinearRowsTest, EqualPartsGiveEqualBits) {
     const int32_t outputs = epilogue == kSwiGlu ? n / 2 : n;
     cuda::Sm90GemmArgs args;
     args.w = random_bf16(static_cast<size_t>(n) * static_cast<size_t>(k), 0.05F, 21);
-    args.x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(k), 1.0F, 22);
+    // Boxes of x may hold rows that are not x's.
+    constexpr int32_t kCapacity = 128;
+    args.x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(k),
+                         1.0F,
+                         22,
+                         static_cast<size_t>(kCapacity - rows) * static_cast<size_t>(k));
+    args.x_capacity = kCapacity;
     args.x_stride = k;
     args.m = rows;
     args.n = n;
