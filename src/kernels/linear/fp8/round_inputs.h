@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/math.h"
 #include "device/stream.h"
 #include "kernels/linear/packed_weight.h"
 
@@ -9,9 +10,10 @@
 
 namespace warprow::cuda {
 
-// Numbers have memory for a multiple of so many rows, since TMA takes longer for boxes with rows outside their map. Those behind
-// the m-th have any values.
+// Rows that the numbers of m rows have memory for: TMA takes longer for boxes with rows outside their map. Those behind the
+// m-th have any values.
 inline constexpr int32_t kF8PaddedRows = 256;
+constexpr int64_t f8_padded_rows(int64_t m) { return round_up<int64_t>(m, kF8PaddedRows); }
 
 // A product's inputs as e4m3 numbers times scales.
 struct F8Rows {

@@ -212,8 +212,7 @@ F8Rows f8_rows_at(std::byte* memory, F8Inputs inputs, int64_t m, int32_t k) {
   rows.pitch = round_up<int64_t>(k, 16);
   rows.group_stride = round_up<int64_t>(m, 128);
   rows.numbers = memory;
-  rows.token_scales =
-      reinterpret_cast<float*>(memory + round_up<int64_t>(m, kF8PaddedRows) * rows.pitch);
+  rows.token_scales = reinterpret_cast<float*>(memory + f8_padded_rows(m) * rows.pitch);
   if (inputs == F8Inputs::kGroup) {
     rows.group_scales = rows.token_scales + rows.group_stride;
   }
@@ -222,7 +221,7 @@ F8Rows f8_rows_at(std::byte* memory, F8Inputs inputs, int64_t m, int32_t k) {
 
 size_t f8_rows_bytes(F8Inputs inputs, int64_t m, int32_t k) {
   const int64_t scales = inputs == F8Inputs::kGroup ? 1 + ceil_div(k, 128) : 1;
-  return static_cast<size_t>(round_up<int64_t>(m, kF8PaddedRows) * round_up<int64_t>(k, 16) +
+  return static_cast<size_t>(f8_padded_rows(m) * round_up<int64_t>(k, 16) +
                              scales * round_up<int64_t>(m, 128) * 4);
 }
 

@@ -630,27 +630,21 @@ void launch_sm90_fp8(Stream& stream,
   const bool gate = a.epilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? a.n / 2 : a.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
-  const int32_t blocks = ceil_div(a.m, kCols);
-  const sm90_fp8_detail::Fp8Params params{{a,
-                                           plan.split,
-                                           plan.stages,
-                                           sm90_fp8_parts_at(plan),
-                                           ceil_div(std::min(a.m, kCols), plan.split),
-                                           blocks,
-                                           sm90_gemm_detail::has_vectors(a)},
-                                          args.x,
-                                          fp8_unit_bytes(a.k, weight.inputs == F8Inputs::kGroup),
-                                          sm90_fp8_stage_bytes(plan),
-                                          sm90_fp8_row_at(plan),
-                                          weight.inputs,
-                                          weight.input_scale};
+  const sm90_fp8_detail::Fp8Params params{
+      sm90_gemm_detail::params_of(a, kCols, plan.split, plan.stages, sm90_fp8_parts_at(plan)),
+      args.x,
+      fp8_unit_bytes(a.k, weight.inputs == F8Inputs::kGroup),
+      sm90_fp8_stage_bytes(plan),
+      sm90_fp8_row_at(plan),
+      weight.inputs,
+      weight.input_scale};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
+  config.gridDim = dim3(static_cast<unsigned>(tiles * params.p.blocks * plan.split));
   config.blockDim = dim3(sm90_fp8_detail::Threads<kCols, kGroups>::kAll);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = as_cuda(stream).handle();
@@ -682,21 +676,20 @@ void launch_sm90_fp8(Stream& stream,
                                   CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if constexpr (!kRounds) {
-    maps.x = tensor_map<2>(
-        args.x.numbers,
-        {static_cast<uint64_t>(a.k), round_up<uint64_t>(static_cast<uint64_t>(a.m), kF8PaddedRows)},
-        {static_cast<uint64_t>(args.x.pitch)},
-        {kFp8TileCols, static_cast<uint32_t>(kCols)},
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-        CU_TENSOR_MAP_DATA_TYPE_UINT8);
+    maps.x = tensor_map<2>(args.x.numbers,
+                           {static_cast<uint64_t>(a.k), static_cast<uint64_t>(f8_padded_rows(a.m))},
+                           {static_cast<uint64_t>(args.x.pitch)},
+                           {kFp8TileCols, static_cast<uint32_t>(kCols)},
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                           CU_TENSOR_MAP_DATA_TYPE_UINT8);
   }
   if constexpr (kCols == 128) {
     if (plan.resident) {
       constexpr auto* kResident = &sm90_fp8_detail::sm90_fp8_resident_kernel<kCols>;
       allow_shared_bytes<kResident>(shared_bytes);
-      config.gridDim =
-          dim3(static_cast<unsigned>(std::min(tiles * blocks, stream.device().facts().num_sms)));
-      WR_CUDA(cudaLaunchKernelEx(&config, kResident, params, maps, tiles * blocks));
+      config.gridDim = dim3(static_cast<unsigned>(
+          std::min(tiles * params.p.blocks, stream.device().facts().num_sms)));
+      WR_CUDA(cudaLaunchKernelEx(&config, kResident, params, maps, tiles * params.p.blocks));
       as_cuda(stream).note_launch("sm90_fp8_resident");
       return;
     }

@@ -405,13 +405,12 @@ void launch_instance(Stream& stream,
   constexpr uint32_t kHalfUnits = kCols / 2 / kFp8UnitRows;
   const auto* w = static_cast<const std::byte*>(a.w);
   Maps maps;
-  maps.x = tensor_map<2>(
-      args.x.numbers,
-      {static_cast<uint64_t>(a.k), round_up<uint64_t>(static_cast<uint64_t>(a.m), kF8PaddedRows)},
-      {static_cast<uint64_t>(args.x.pitch)},
-      {kFp8TileCols, kRows},
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_DATA_TYPE_UINT8);
+  maps.x = tensor_map<2>(args.x.numbers,
+                         {static_cast<uint64_t>(a.k), static_cast<uint64_t>(f8_padded_rows(a.m))},
+                         {static_cast<uint64_t>(args.x.pitch)},
+                         {kFp8TileCols, kRows},
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                         CU_TENSOR_MAP_DATA_TYPE_UINT8);
   maps.w = tensor_map<3>(w,
                          {kFp8TileBytes / 8, tiles, units},
                          {kFp8TileBytes, unit_bytes},

@@ -508,31 +508,26 @@ void launch_sm90_quant(Stream& stream,
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
-  const int32_t blocks = ceil_div(args.m, kCols);
-  sm90_quant_detail::QuantParams params{{args,
-                                         plan.split,
-                                         plan.stages,
-                                         sm90_quant_parts_at(plan, weight),
-                                         ceil_div(std::min(args.m, kCols), plan.split),
-                                         blocks,
-                                         sm90_gemm_detail::has_vectors(args)},
-                                        sm90_quant_stage_bytes(plan, weight),
-                                        quant_tile_bytes(weight),
-                                        {weight.group,
-                                         quant_codes(weight),
-                                         weight.has_zero_points,
-                                         weight.has_bias,
-                                         weight.scales == ScaleForm::kBF16},
-                                        quant_tile_pieces(quant_tile_bytes(weight)),
-                                        args.k % 64 == 0,
-                                        0};
+  sm90_quant_detail::QuantParams params{
+      sm90_gemm_detail::params_of(
+          args, kCols, plan.split, plan.stages, sm90_quant_parts_at(plan, weight)),
+      sm90_quant_stage_bytes(plan, weight),
+      quant_tile_bytes(weight),
+      {weight.group,
+       quant_codes(weight),
+       weight.has_zero_points,
+       weight.has_bias,
+       weight.scales == ScaleForm::kBF16},
+      quant_tile_pieces(quant_tile_bytes(weight)),
+      args.k % 64 == 0,
+      0};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
+  config.gridDim = dim3(static_cast<unsigned>(tiles * params.p.blocks * plan.split));
   config.blockDim = dim3(S::kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = as_cuda(stream).handle();

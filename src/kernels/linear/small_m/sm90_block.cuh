@@ -2,10 +2,12 @@
 #pragma once
 
 #include "base/check.h"
+#include "base/math.h"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/pipeline.cuh"
 #include "kernels/linear/small_m/sm90_gemm.h"
 
+#include <algorithm>
 #include <cstdint>
 
 // Parts of a CTA of sm90_bf16_gemm_small_m (sm90_gemm.cuh): sizes, its place in the work, its ring.
@@ -35,14 +37,21 @@ struct Params {
   bool vectors;       // y can be accessed as vectors of four
 };
 
-// Whether y can be accessed as vectors of four outputs. A sum that does the first half of a norm must allow it.
-inline bool has_vectors(const Sm90GemmArgs& a) {
+// Of a product in blocks of `cols` rows of x. A sum that does the first half of a norm must be stored as vectors.
+inline Params params_of(
+    const Sm90GemmArgs& a, int32_t cols, int32_t split, int32_t stages, int32_t parts_at) {
   const int32_t outputs = a.epilogue == LinearEpilogue::kSwiGlu ? a.n / 2 : a.n;
   const uintptr_t bytes = a.y_f32 ? 16 : 8;
   const bool vectors =
       outputs % 4 == 0 && a.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(a.y) % bytes == 0;
   WR_CHECK(vectors || a.next_weight == nullptr, "{} outputs, stride {}", outputs, a.y_stride);
-  return vectors;
+  return {a,
+          split,
+          stages,
+          parts_at,
+          ceil_div(std::min(a.m, cols), split),
+          ceil_div(a.m, cols),
+          vectors};
 }
 
 // A CTA's place in the work. CTAs that share rows of w are neighbours.

@@ -260,21 +260,15 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
-  const int32_t blocks = ceil_div(args.m, kCols);
-  const sm90_gemm_detail::Params params{args,
-                                        plan.split,
-                                        plan.stages,
-                                        sm90_gemm_parts_at(plan),
-                                        ceil_div(std::min(args.m, kCols), plan.split),
-                                        blocks,
-                                        sm90_gemm_detail::has_vectors(args)};
+  const sm90_gemm_detail::Params params =
+      sm90_gemm_detail::params_of(args, kCols, plan.split, plan.stages, sm90_gemm_parts_at(plan));
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
+  config.gridDim = dim3(static_cast<unsigned>(tiles * params.blocks * plan.split));
   config.blockDim = dim3(sm90_gemm_detail::kAllThreads<kCols, kGroups>);
   config.dynamicSmemBytes = sm90_gemm_shared_bytes(plan);
   config.stream = as_cuda(stream).handle();

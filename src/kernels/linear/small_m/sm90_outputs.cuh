@@ -185,7 +185,8 @@ class Outputs {
   }
 
  private:
-  // Rows that a thread finishes at once: it has every eighth, or 16th, of the CTA's.
+  // Rows that a thread finishes at once, of every eighth or 16th that it has. More take more registers, and small CTAs must
+  // leave room for others on their SM.
   static constexpr int kAtOnce = kCols < 32                                  ? kCols / 8
                                  : kCols <= 64 && (kScaledW || kGroups == 1) ? 2
                                                                              : 4;
@@ -252,7 +253,7 @@ class Outputs {
     }
   }
 
-  // Totals of the thread's next rows. Those behind the last repeat it.
+  // Totals of the thread's rows from `begin` on. A row past the CTA's last gets the last one's, which is not stored.
   __device__ __forceinline__ void totals(
       int begin, int r, const float4& bias, const float4& of_w, Rows& v) const {
     int t[kAtOnce];
@@ -294,7 +295,7 @@ class Outputs {
             scaled(v.w, scale, bias.w)};
   }
 
-  // Outputs that are no vectors, one row after the other. None of them leaves a norm.
+  // For a y that cannot be accessed as vectors, one row after the other. No norm begins there (params_of).
   __device__ void finish_singly() {
     for (int t = first_; t < at_.num_rows; fetch_old<false>(t)) {
 #pragma unroll
