@@ -15,6 +15,23 @@ __device__ __forceinline__ uint32_t halves_of_f8(uint32_t two) {
   return halves.x | static_cast<uint32_t>(halves.y) << 16;
 }
 
+// The upper two of four e4m3 numbers as halves. Exact. The instruction reads the upper half of a register.
+__device__ __forceinline__ uint32_t halves_of_upper_e4m3(uint32_t four) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t out;
+  asm("{\n"
+      ".reg .b16 lower, upper;\n"
+      "mov.b32 {lower, upper}, %1;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, upper;\n"
+      "}\n"
+      : "=r"(out)
+      : "r"(four));
+  return out;
+#else
+  return halves_of_f8<false>(four >> 16);
+#endif
+}
+
 // Two floats as two of them, `low` in the lower byte. To nearest, ties to even; magnitudes above the largest number
 // become it; NaN stays NaN.
 __device__ __forceinline__ uint32_t f8_of_floats(float low, float high, bool e5m2) {

@@ -38,7 +38,7 @@ struct Operands {
     return kE5M2 ? __byte_perm(four, 0, 0x1404) : halves_of_f8<false>(four & 0xffffU);
   }
   __device__ __forceinline__ static uint32_t high_pair(uint32_t four) {
-    return kE5M2 ? __byte_perm(four, 0, 0x3424) : halves_of_f8<false>(four >> 16);
+    return kE5M2 ? __byte_perm(four, 0, 0x3424) : halves_of_upper_e4m3(four);
   }
   // Bytes 0 and 2 to `even`, bytes 1 and 3 to `odd`. ldmatrix transposes pairs of bytes, so `four` has two elements of two
   // adjacent tokens: each result has one element of both tokens.

@@ -8,8 +8,8 @@
 // Formula: paged_attention.h, for rows with a few query tokens, batch-invariant; in chunks of up to 24 (query, head)
 //   pairs per KV head.
 // Shapes: NativeParams; head_dim 64, 128 or 256, up to 16 query heads per KV head; a cache of bf16 or 8-bit floats.
-// Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Three
-//   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Four warps take
+// Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. One warp
+//   takes pieces, one loads tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Four warps take
 //   runs of two tiles: each computes the scores and weights of half a tile, transposed (keys x pairs) on the tensor
 //   cores, then a quarter of the outputs' elements for both. In between they exchange maxima, then weights, through shared
 //   memory. If one CTA computes a whole chunk, it merges the parts in registers. Otherwise each warp writes its share of
@@ -221,7 +221,7 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
     new_kv.init(1, 1);
     keys.init(1, kTileWarps);
     values.init(1, kDecodeWarps);
-    queue.turns.init(1, kDecodeWarps + 2);
+    queue.turns.init(1, kDecodeWarps + 1);
     fence_async_proxy();
   }
   if (!p.settled) {
@@ -231,10 +231,8 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
   const int warp = threadIdx.x / 32;
   if (warp == kDealWarp) {
     deal_pieces<kDim, kFormat>(p, queue, new_kv);
-  } else if (warp == kKeyWarp) {
-    load_tiles<Sizes>(p, maps.k, queue, new_kv, keys);
-  } else if (warp == kValueWarp) {
-    load_tiles<Sizes>(p, maps.v, queue, new_kv, values);
+  } else if (warp == kLoadWarp) {
+    load_tiles<Sizes>(p, maps, queue, new_kv, keys, values);
   } else {
     pdl_wait();
     pdl_release();

@@ -10,15 +10,15 @@
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/pipeline.cuh"
 
-// The three producer warps of the batch-invariant decode kernel (part_decode.cuh), and their rings: one warp takes pieces,
-// one loads their keys and one their values by TMA.
+// The two producer warps of the batch-invariant decode kernel (part_decode.cuh), and their rings: one warp takes pieces, one
+// loads their keys and values by TMA. With a third, a warp for keys and one for values, an SM's threads had 128 registers instead
+// of 168.
 namespace warprow::cuda {
 namespace {
 
-constexpr int kPartThreads = kDecodeThreads + 96;
+constexpr int kPartThreads = kDecodeThreads + 64;
 constexpr int kDealWarp = kDecodeWarps;
-constexpr int kKeyWarp = kDecodeWarps + 1;
-constexpr int kValueWarp = kDecodeWarps + 2;
+constexpr int kLoadWarp = kDecodeWarps + 1;
 constexpr int kPartBoxes = kPartTile / kDecodeTile;   // TMA boxes of a tile
 constexpr int kRunTiles = 2;                          // that the compute warps take at once
 constexpr int kTileWarps = kDecodeWarps / kRunTiles;  // that compute a tile's scores
@@ -120,11 +120,11 @@ __device__ __forceinline__ int32_t block_of_box(
   return __ldcg(p.block_table.cells + table_begin + block_of(p, tile + min(n, num_tiles - 1)));
 }
 
-// A ring of barriers without data: the loading warps wait on it until this kernel has written a piece's new keys and values.
+// A ring of barriers without data: the loading warp waits on it until this kernel has written a piece's new keys and values.
 using NewKv = Ring<PartQueue::kSlots>;
 
 // One warp: takes pieces and fetches their descriptions. It also writes a piece's new keys and values to the cache, but only
-// after it has queued the next piece: so the loading warps have two pieces whose older keys they load meanwhile.
+// after it has queued the next piece: so the loading warp has two pieces whose older keys it loads meanwhile.
 template <int kDim, KvFormat kFormat>
 __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const NewKv& new_kv) {
   const int lane = threadIdx.x % 32;
@@ -183,13 +183,14 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const
   }
 }
 
-// One warp: loads the keys, or the values, of all pieces.
+// One warp: loads the keys and values of all pieces, keys a tile ahead of values.
 template <typename Sizes, typename Tiles>
 __device__ void load_tiles(const NativeParams& p,
-                           const CUtensorMap& map,
+                           const TmaMaps& maps,
                            const PartQueue& queue,
                            const NewKv& new_kv,
-                           const Tiles& tiles) {
+                           const Tiles& keys,
+                           const Tiles& values) {
   const int lane = threadIdx.x % 32;
   const bool written_here = p.rope.on && p.rope.writes_kv;
   bool waited = !p.settled;
@@ -199,8 +200,28 @@ __device__ void load_tiles(const NativeParams& p,
   for (uint32_t k = 0; queue.get(k, piece, &held); ++k) {
     const DecodeItem& item = piece.item;
     int32_t coming = 0;  // of the next 32
+    int32_t before = 0;  // the block of the lane's box of the tile before
     bool all_there = !written_here;
-    for (int32_t t = 0; t < item.num_tiles; t += kPartBoxes, ++n) {
+    const auto bring = [&](const Tiles& tiles, const CUtensorMap& map, int32_t t, int32_t block) {
+      const int32_t boxes = min(kPartBoxes, item.num_tiles - t);
+      const int32_t tile = item.tile + t + lane;
+      const int32_t offset = tile * kDecodeTile - block_of(p, tile) * p.block_size;
+      const uint32_t number = n + t / kPartBoxes;
+      tiles.wait_empty(number);
+      if (lane == 0) {
+        barrier_arrive_expecting(tiles.full(number), boxes * Sizes::kBoxBytes);
+      }
+      __syncwarp();
+      if (lane < boxes) {
+        load_box(tiles.stage(number) + lane * Sizes::kBoxBytes,
+                 map,
+                 tiles.full(number),
+                 offset,
+                 piece.head,
+                 block);
+      }
+    };
+    for (int32_t t = 0; t < item.num_tiles; t += kPartBoxes) {
       if (t % 32 == 0) {
         held = t == 0 ? held : coming;
         if (t + 32 < item.num_tiles) {
@@ -209,6 +230,10 @@ __device__ void load_tiles(const NativeParams& p,
       }
       const int32_t boxes = min(kPartBoxes, item.num_tiles - t);
       const bool has_new = (item.tile + t + boxes) * kDecodeTile > item.num_old_keys;
+      const int32_t block = __shfl_sync(0xffffffffU, held, t % 32 + lane % kPartBoxes);
+      if (has_new && t > 0) {  // values of old keys need not wait
+        bring(values, maps.v, t - kPartBoxes, before);
+      }
       if (!waited && has_new) {
         pdl_wait();
         waited = true;
@@ -217,23 +242,16 @@ __device__ void load_tiles(const NativeParams& p,
         new_kv.wait_full(k);
         all_there = true;
       }
-      const int32_t block = __shfl_sync(0xffffffffU, held, t % 32 + lane % kPartBoxes);
-      const int32_t tile = item.tile + t + lane;
-      const int32_t offset = tile * kDecodeTile - block_of(p, tile) * p.block_size;
-      tiles.wait_empty(n);
-      if (lane == 0) {
-        barrier_arrive_expecting(tiles.full(n), boxes * Sizes::kBoxBytes);
+      bring(keys, maps.k, t, block);
+      if (!has_new && t > 0) {
+        bring(values, maps.v, t - kPartBoxes, before);
       }
-      __syncwarp();
-      if (lane < boxes) {
-        load_box(tiles.stage(n) + lane * Sizes::kBoxBytes,
-                 map,
-                 tiles.full(n),
-                 offset,
-                 piece.head,
-                 block);
-      }
+      before = block;
     }
+    if (item.num_tiles > 0) {
+      bring(values, maps.v, (item.num_tiles - 1) / kPartBoxes * kPartBoxes, before);
+    }
+    n += (item.num_tiles + kPartBoxes - 1) / kPartBoxes;
   }
   if (!waited) {
     pdl_wait();
