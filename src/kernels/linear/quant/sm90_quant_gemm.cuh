@@ -51,6 +51,12 @@ struct Maps {
 };
 
 constexpr int kStageInputs = kQuantTileCols;
+// Whether a warp of its own finds the scales of rows, so that products need not wait for them. With more columns three CTAs with
+// such a warp do not have registers enough on an SM, and the warp that loads would load later.
+template <int kCols>
+constexpr bool kHasScaleWarp = kCols == 8;
+template <int kCols, int kGroups>
+constexpr int kAllThreads = Sizes<kCols, kGroups>::kThreads + (kHasScaleWarp<kCols> ? 32 : 0);
 // Whether the room for other CTAs' sums is in the ring (sm90_quant_parts_at).
 template <int kCols>
 constexpr bool kSumsShareRing = kCols == 128;
@@ -403,7 +409,7 @@ class Multiplier {
 };
 
 template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
-__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, kCols <= 64 ? 3 : 1)
+__global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, kCols <= 64 ? 3 : 1)
 sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__ Maps maps) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using S = Sizes<kCols, kGroups>;
@@ -416,7 +422,8 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
   const Ring ring{shared_address(data), shared_address(barriers), p.stages};
   const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
   const bool alone = p.split == 1;
-  const bool produces = threadIdx.x >= S::kConsumers;
+  const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
+  const bool produces = warp == S::kConsumers / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
@@ -450,6 +457,17 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       }
       cluster_arrive();
     }
+  } else if (kHasScaleWarp<kCols> && warp > S::kConsumers / 32) {
+    if (p.a.squares != nullptr) {
+      pdl_wait();
+      find_row_scales_by_warp(p, at, lane, scales);
+      named_arrive(2, S::kConsumers + 32);
+    }
+    __syncwarp();
+    if (!alone) {
+      cluster_wait();
+      cluster_arrive();
+    }
   } else {
     Outputs<kCols, kGroups> outputs(p, at, data, scales);
     outputs.fetch_constants();
@@ -457,7 +475,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     __syncwarp();
     pdl_wait();
     outputs.fetch_old();
-    if (p.a.squares != nullptr) {
+    if (!kHasScaleWarp<kCols> && p.a.squares != nullptr) {
       find_row_scales<S::kConsumers>(p, at, scales);
     }
     float sum[kCols / 2] = {};
@@ -483,6 +501,9 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     }
     if (!alone) {
       cluster_arrive();
+    }
+    if (kHasScaleWarp<kCols> && p.a.squares != nullptr) {
+      named_sync(2, S::kConsumers + 32);  // until the scales are found
     }
     outputs.finish();
     __syncwarp();
@@ -528,7 +549,7 @@ void launch_sm90_quant(Stream& stream,
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(tiles * params.p.blocks * plan.split));
-  config.blockDim = dim3(S::kThreads);
+  config.blockDim = dim3(sm90_quant_detail::kAllThreads<kCols, kGroups>);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
