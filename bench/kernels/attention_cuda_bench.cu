@@ -46,6 +46,7 @@ struct Options {
   bool nhd = false;
   bool settled = true;
   bool shuffled = true;
+  bool f8 = false;         // a cache of e4m3
   int layers = 0;          // 0: enough layers to exceed L2
   int32_t decode_len = 1;  // rows with more tokens take the prefill kernels
 };
@@ -58,6 +59,7 @@ class Bench {
     case_.nhd = options.nhd;
     case_.shuffled = options.shuffled;
     case_.decode_len = options.decode_len;
+    case_.dtype = options.f8 ? DType::kF8E4M3 : DType::kBF16;
     case_.num_decode_rows =
         static_cast<int32_t>(std::count_if(c.rows.begin(), c.rows.end(), [&](const Row& row) {
           return row.queries <= options.decode_len;
@@ -67,10 +69,20 @@ class Bench {
     static_cast<PagedAttentionArgs&>(args_) = layout.args(buffers_);
     layer_elements_ = static_cast<size_t>(layout.cache_elements);
     values_at_ = static_cast<size_t>(layout.values_at);
-    num_layers_ = options.layers > 0 ? options.layers : copies_beyond_l2(layer_elements_ * 2);
+    const size_t layer_bytes = layer_elements_ * dtype_bytes(case_.dtype);
+    num_layers_ = options.layers > 0 ? options.layers : copies_beyond_l2(layer_bytes);
     const int64_t toks = layout.num_toks();
     const int64_t out = layout.q_cols();
-    cache_ = buffers_.normal_bf16(layer_elements_ * num_layers_);
+    if (options.f8) {
+      // The bits of a bf16 number are two elements, of which the lower one may be NaN; times take no notice.
+      cache_ = reinterpret_cast<std::byte*>(buffers_.normal_bf16(layer_bytes * num_layers_ / 2));
+      const std::vector<float> ones(static_cast<size_t>(c.kv_heads), 1.0F);
+      auto* scales = buffers_.allocate<float>(ones.size());
+      WR_CUDA(cudaMemcpy(scales, ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
+      args_.kv.k_scales = args_.kv.v_scales = scales;
+    } else {
+      cache_ = reinterpret_cast<std::byte*>(buffers_.normal_bf16(layer_elements_ * num_layers_));
+    }
     q_ = buffers_.normal_bf16(toks * layout.q_stride);
     out_ = buffers_.normal_bf16(toks * out);
     args_.q = ActView(DType::kBF16, q_, toks, out, layout.q_stride);
@@ -89,8 +101,8 @@ class Bench {
         calls,
         [&](int i) {
           const size_t layer = i % num_layers_;
-          args_.kv.k = reinterpret_cast<std::byte*>(cache_ + layer * layer_elements_);
-          args_.kv.v = args_.kv.k + 2 * values_at_;
+          args_.kv.k = cache_ + layer * layer_elements_ * dtype_bytes(case_.dtype);
+          args_.kv.v = args_.kv.k + values_at_ * dtype_bytes(case_.dtype);
           launch_gap(stream);
           attention_forward(stream, args_);
         },
@@ -116,7 +128,7 @@ class Bench {
  private:
   Case case_;
   ScheduledAttentionArgs args_;
-  uint16_t* cache_ = nullptr;
+  std::byte* cache_ = nullptr;
   uint16_t* q_ = nullptr;
   uint16_t* out_ = nullptr;
   size_t layer_elements_ = 0;
@@ -349,7 +361,7 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: modes; nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N. Any other argument selects the
+// Arguments: modes; f8 (not with modes); nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N. Any other argument selects the
 // cases whose names contain it. Without one, all cases run.
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
@@ -363,6 +375,8 @@ int main(int argc, char** argv) {
       options.nhd = true;
     } else if (argument == "unsettled") {
       options.settled = false;
+    } else if (argument == "f8") {
+      options.f8 = true;
     } else if (argument == "ordered") {
       options.shuffled = false;
     } else if (argument.starts_with("layers=")) {
