@@ -422,8 +422,13 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
   const Ring ring{shared_address(data), shared_address(barriers), p.stages};
   const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
   const bool alone = p.split == 1;
-  const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
-  const bool produces = warp == S::kConsumers / 32;
+  bool produces = threadIdx.x >= S::kConsumers;
+  bool finds_scales = false;
+  if constexpr (kHasScaleWarp<kCols>) {
+    const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
+    produces = warp == S::kConsumers / 32;
+    finds_scales = warp > S::kConsumers / 32;
+  }
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
@@ -457,7 +462,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       }
       cluster_arrive();
     }
-  } else if (kHasScaleWarp<kCols> && warp > S::kConsumers / 32) {
+  } else if (finds_scales) {
     if (p.a.squares != nullptr) {
       pdl_wait();
       find_row_scales_by_warp(p, at, lane, scales);
