@@ -7,15 +7,14 @@
 // 8-bit floats: e4m3, or e5m2.
 namespace warprow::cuda {
 
-// Two of them, in the lower bytes, as halves. Exact.
-template <bool kE5M2>
-__device__ __forceinline__ uint32_t halves_of_f8(uint32_t two) {
-  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two),
-                                                        kE5M2 ? __NV_E5M2 : __NV_E4M3);
+// Two e4m3 numbers, in the lower bytes, as halves. Exact.
+__device__ __forceinline__ uint32_t halves_of_e4m3(uint32_t two) {
+  const __half2_raw halves =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3);
   return halves.x | static_cast<uint32_t>(halves.y) << 16;
 }
 
-// The upper two of four e4m3 numbers as halves. Exact. The instruction reads the upper half of a register.
+// The upper two of four e4m3 numbers as halves. Exact. The instruction reads the upper half of the register, without a shift.
 __device__ __forceinline__ uint32_t halves_of_upper_e4m3(uint32_t four) {
 #if __CUDA_ARCH__ >= 890
   uint32_t out;
@@ -28,7 +27,7 @@ __device__ __forceinline__ uint32_t halves_of_upper_e4m3(uint32_t four) {
       : "r"(four));
   return out;
 #else
-  return halves_of_f8<false>(four >> 16);
+  return halves_of_e4m3(four >> 16);
 #endif
 }
 

@@ -35,7 +35,7 @@ struct Operands {
   }
   // Of four adjacent elements of the cache the first two, and the last two.
   __device__ __forceinline__ static uint32_t low_pair(uint32_t four) {
-    return kE5M2 ? __byte_perm(four, 0, 0x1404) : halves_of_f8<false>(four & 0xffffU);
+    return kE5M2 ? __byte_perm(four, 0, 0x1404) : halves_of_e4m3(four & 0xffffU);
   }
   __device__ __forceinline__ static uint32_t high_pair(uint32_t four) {
     return kE5M2 ? __byte_perm(four, 0, 0x3424) : halves_of_upper_e4m3(four);

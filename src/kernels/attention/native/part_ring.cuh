@@ -11,8 +11,7 @@
 #include "kernels/cuda/pipeline.cuh"
 
 // The two producer warps of the batch-invariant decode kernel (part_decode.cuh), and their rings: one warp takes pieces, one
-// loads their keys and values by TMA. With a third, a warp for keys and one for values, an SM's threads had 128 registers instead
-// of 168.
+// loads their keys and values by TMA. With two loading warps a thread could have only 128 registers instead of 168.
 namespace warprow::cuda {
 namespace {
 

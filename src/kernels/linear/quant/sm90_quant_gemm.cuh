@@ -51,8 +51,8 @@ struct Maps {
 };
 
 constexpr int kStageInputs = kQuantTileCols;
-// Whether a warp of its own finds the scales of rows, so that products need not wait for them. With more columns three CTAs with
-// such a warp do not have registers enough on an SM, and the warp that loads would load later.
+// Whether a warp of its own finds the scales of rows, so that products need not wait for them. With more columns an SM does not have
+// registers enough for three CTAs with such a warp.
 template <int kCols>
 constexpr bool kHasScaleWarp = kCols == 8;
 template <int kCols, int kGroups>
@@ -463,11 +463,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       cluster_arrive();
     }
   } else if (finds_scales) {
-    if (p.a.squares != nullptr) {
-      pdl_wait();
-      find_row_scales_by_warp(p, at, lane, scales);
-      named_arrive(2, S::kConsumers + 32);
-    }
+    leave_row_scales<S::kConsumers>(p, at, lane, scales);
     __syncwarp();
     if (!alone) {
       cluster_wait();
@@ -507,8 +503,8 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     if (!alone) {
       cluster_arrive();
     }
-    if (kHasScaleWarp<kCols> && p.a.squares != nullptr) {
-      named_sync(2, S::kConsumers + 32);  // until the scales are found
+    if constexpr (kHasScaleWarp<kCols>) {
+      await_row_scales<S::kConsumers>(p);
     }
     outputs.finish();
     __syncwarp();

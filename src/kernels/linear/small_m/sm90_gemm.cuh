@@ -178,11 +178,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
       cluster_arrive();
     }
   } else if (warp > S::kConsumers / 32) {
-    if (p.a.squares != nullptr) {
-      pdl_wait();
-      find_row_scales_by_warp(p, at, lane, scales);
-      named_arrive(2, S::kConsumers + 32);
-    }
+    leave_row_scales<S::kConsumers>(p, at, lane, scales);
     __syncwarp();
     if (!alone) {
       cluster_wait();
@@ -217,9 +213,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
     if (!alone) {
       cluster_arrive();
     }
-    if (p.a.squares != nullptr) {
-      named_sync(2, S::kConsumers + 32);  // until the scales are found
-    }
+    await_row_scales<S::kConsumers>(p);
     outputs.finish();
     __syncwarp();
   }

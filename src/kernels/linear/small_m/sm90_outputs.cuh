@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/cuda/pdl.cuh"
+#include "kernels/cuda/mbarrier.cuh"
 #include "kernels/linear/finish.cuh"
 #include "kernels/linear/small_m/sm90_block.cuh"
 
@@ -80,6 +82,25 @@ __device__ inline void find_row_scales_by_warp(const Params& p,
         scales[t] = scale;
       }
     }
+  }
+}
+
+// The same while the consumers multiply. They wait for it by await_row_scales.
+template <int kConsumers>
+__device__ __forceinline__ void leave_row_scales(const Params& p,
+                                                 const Place& at,
+                                                 int lane,
+                                                 float* scales) {
+  if (p.a.squares != nullptr) {
+    pdl_wait();
+    find_row_scales_by_warp(p, at, lane, scales);
+    named_arrive(2, kConsumers + 32);
+  }
+}
+template <int kConsumers>
+__device__ __forceinline__ void await_row_scales(const Params& p) {
+  if (p.a.squares != nullptr) {
+    named_sync(2, kConsumers + 32);
   }
 }
 
