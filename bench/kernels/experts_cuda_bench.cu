@@ -26,7 +26,7 @@ struct Model {
   int32_t hidden;
   int32_t inner;
   PackedKind kind;
-  // With float32 scales (GGUF's types): inputs of a group, and whether groups have biases.
+  // GGUF's types: inputs of a group, and whether groups have biases.
   int32_t group = 0;
   bool biases = false;
 
@@ -34,7 +34,7 @@ struct Model {
     PackedWeight w;
     w.kind = kind;
     w.group = group > 0 ? group : 128;
-    w.scales = group > 0 ? ScaleForm::kF32 : ScaleForm::kBF16;
+    w.scales = kind == PackedKind::kTable ? ScaleForm::kF32 : ScaleForm::kBF16;
     w.has_bias = biases;
     w.zero_point = kind == PackedKind::kQ4 && !biases ? 8 : 0;
     w.n = rows;

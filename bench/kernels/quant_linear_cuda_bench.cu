@@ -45,9 +45,9 @@ PackedWeight quant_form(PackedKind kind, int32_t zero_point, ScaleForm scales = 
   return weight;
 }
 
-// With float32 scales, as GGUF's types have them.
+// As GGUF's types have them.
 PackedWeight group_form(PackedKind kind, int32_t zero_point, int32_t group, bool has_bias) {
-  PackedWeight weight = quant_form(kind, zero_point, ScaleForm::kF32);
+  PackedWeight weight = quant_form(kind, zero_point, ScaleForm::kBF16);
   weight.group = group;
   weight.has_bias = has_bias;
   return weight;
@@ -98,18 +98,11 @@ struct Weight {
         out[at + i] =
             static_cast<std::byte>(rng() & (weight.kind == PackedKind::kF8 ? 0xbfU : 0xffU));
       }
-      if (weight.scales == ScaleForm::kF32) {
-        const float stored = quant_float_scale(weight.kind, 0, scale);
-        for (size_t i = numbers; i < tile; i += 4) {
-          std::memcpy(out.data() + at + i, &stored, 4);
-        }
-        continue;
-      }
       const auto of_row = static_cast<size_t>(quant_scale_bytes(weight));
       for (size_t i = numbers; i < tile; i += of_row) {
         const auto row = static_cast<int64_t>((i - numbers) / of_row % kQuantTileRows);
         const uint32_t word = quant_scale_word(weight.kind, row, scale);
-        const uint32_t stored = of_row == 2 ? word >> 16 : word;
+        const uint32_t stored = of_row == 2 || weight.has_bias ? word >> 16 : word;
         std::memcpy(out.data() + at + i, &stored, of_row);
       }
     }

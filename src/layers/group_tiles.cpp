@@ -2,6 +2,7 @@
 #include "layers/group_tiles.h"
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "kernels/linear/number_places.h"
 #include "kernels/linear/quant/quant_tiles.h"
 #include "weights/quant_groups.h"
@@ -15,7 +16,7 @@ namespace {
 PackedWeight form_of(PackedKind kind, int32_t zero_point, int32_t group, bool has_bias) {
   PackedWeight weight;
   weight.kind = kind;
-  weight.scales = ScaleForm::kF32;
+  weight.scales = kind == PackedKind::kTable ? ScaleForm::kF32 : ScaleForm::kBF16;
   weight.zero_point = zero_point;
   weight.group = group;
   weight.has_bias = has_bias;
@@ -28,11 +29,25 @@ PackedWeight table_of(const int8_t* numbers, int32_t group) {
   return weight;
 }
 
-// Tiles of any numbers of 6 or 8 bits, with a sign or without: these are -32 to 31, and -128 to 127.
-PackedWeight wide(bool bytes, int32_t group, bool has_bias) {
-  return bytes ? form_of(PackedKind::kQ8, 128, group, has_bias)
-               : form_of(PackedKind::kQ6, 32, group, has_bias);
+// Half of what a kind's bits can be.
+int32_t middle_of(PackedKind kind) {
+  return kind == PackedKind::kQ8 ? 128 : kind == PackedKind::kQ6 ? 32 : 8;
 }
+
+// Tiles of any numbers of 6 or 8 bits, with a sign or without: these are -32 to 31, and -128 to 127. With biases there is no zero
+// point: decode adds it to the biases of numbers with a sign.
+PackedWeight wide(bool bytes, int32_t group, bool has_bias) {
+  const PackedKind kind = bytes ? PackedKind::kQ8 : PackedKind::kQ6;
+  return form_of(kind, has_bias ? 0 : middle_of(kind), group, has_bias);
+}
+
+// Whether a type's numbers have a sign.
+bool is_signed(TensorType type) {
+  const GroupTraits& traits = group_traits(type);
+  return traits.zero_point > 0 || traits.bits == 8 || traits.numbers != nullptr;
+}
+
+float rounded(float v) { return bf16_to_f32(f32_to_bf16(v)); }
 
 // Whether a form's numbers need a byte.
 bool has_bytes(const PackedWeight& form) {
@@ -61,10 +76,10 @@ bool can_share_tiles(const PackedWeight& a, const PackedWeight& b) {
 
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b) {
   WR_CHECK(can_share_tiles(a, b));
-  WR_CHECK(a.scales == ScaleForm::kF32 && b.scales == ScaleForm::kF32);
   const int32_t group = std::min(a.group, b.group);
   const bool has_bias = a.has_bias || b.has_bias;
-  if (a.kind == PackedKind::kQ4 && b.kind == PackedKind::kQ4 && a.zero_point == b.zero_point) {
+  if (a.kind == PackedKind::kQ4 && b.kind == PackedKind::kQ4 && a.has_bias == b.has_bias &&
+      a.zero_point == b.zero_point) {
     return form_of(PackedKind::kQ4, a.zero_point, group, has_bias);
   }
   if (a.kind == PackedKind::kTable && b.kind == PackedKind::kTable && a.numbers == b.numbers) {
@@ -127,11 +142,14 @@ void GroupTiles::decode(TensorType type,
                         int64_t row) {
   decode_groups(type, src, tiles.k, q_.data(), scale_.data(), bias_.data());
   uint8_t* numbers = numbers_.data() + row * tiles.k;
-  if (tiles.kind == PackedKind::kTable) {
+  const bool table = tiles.kind == PackedKind::kTable;
+  // With biases, what makes numbers with a sign positive.
+  const int32_t shift = tiles.has_bias && is_signed(type) ? middle_of(tiles.kind) : 0;
+  if (table) {
     const NumberPlaces places(tiles.numbers);
     std::transform(q_.begin(), q_.end(), numbers, [&](int8_t q) { return places.of(q); });
   } else {
-    const auto zero = tiles.zero_point;
+    const int32_t zero = tiles.zero_point + shift;
     std::transform(
         q_.begin(), q_.end(), numbers, [zero](int8_t q) { return static_cast<uint8_t>(q + zero); });
   }
@@ -139,8 +157,10 @@ void GroupTiles::decode(TensorType type,
   const int64_t each = group_traits(type).group / tiles.group;  // tile groups in a type's group
   for (int64_t g = 0; g < groups; ++g) {
     const auto from = static_cast<size_t>(g / each);
-    scales_[static_cast<size_t>(row * groups + g)] = scale_[from];
-    biases_[static_cast<size_t>(row * groups + g)] = bias_[from];
+    const auto to = static_cast<size_t>(row * groups + g);
+    scales_[to] = table ? scale_[from] : rounded(scale_[from]);
+    biases_[to] = shift == 0 ? rounded(bias_[from])
+                             : rounded(bias_[from] - static_cast<float>(shift) * scales_[to]);
   }
 }
 

@@ -10,10 +10,9 @@
 
 namespace warprow {
 
-// Lays rows of a GGUF type out anew as quantised tiles with float32 scales (kernels/linear/quant/quant_tiles.h). Nothing is
-// rounded: a weight in a tile is the number, scale and bias of its group (weights/quant_groups.h), so that kernels take
-// every weight as dequantize_row's value rounded to bf16. Groups of 32 may become two of 16, and numbers may take more
-// bits than in the file.
+// Lays rows of a GGUF type out anew as quantised tiles (kernels/linear/quant/quant_tiles.h). A weight in a tile is the number, scale
+// and bias of its group (weights/quant_groups.h), the latter two rounded to bf16 but for tables (docs/adr/0062). Groups of 32 may
+// become two of 16, and numbers may take more bits than in the file.
 //
 // Owns: room for decoded rows, which lasts from call to call.
 // Thread: one.
@@ -45,7 +44,7 @@ class GroupTiles {
 // The smallest tiles that hold a quantised type, without sizes and data: nibbles (of fewer bits too, and as places in a table
 // of 16 numbers), six bits with zero point 32 (of five-bit types too) or bytes with zero point 128.
 PackedWeight group_tiles_form(TensorType type);
-// Tiles that hold what either of the two holds; both have float32 scales.
+// Tiles that hold what either of the two holds.
 PackedWeight common_tiles(const PackedWeight& a, const PackedWeight& b);
 // Every form that these two yield.
 std::vector<PackedWeight> all_group_tiles();

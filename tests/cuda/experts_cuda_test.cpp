@@ -763,9 +763,8 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
     PackedKind kind;
     int32_t group = 128;
     bool zeros = false;
-    ScaleForm scales = kF16;  // kF32: as GGUF's types have them
+    ScaleForm scales = kF16;  // kBF16: as GGUF's types have them, kF32 for kTable
     bool biases = false;
-    int32_t zero_point = -1;  // the kind's usual one
   };
   const auto matrix = [&](const Case& c, int64_t rows, int64_t cols) {
     PackedWeight plain;
@@ -782,7 +781,7 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
         -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     const bool table = c.kind == PackedKind::kTable;
     tiled.numbers = table ? kNumbers : nullptr;
-    tiled.zero_point = c.zero_point >= 0           ? c.zero_point
+    tiled.zero_point = c.biases                    ? 0
                        : c.kind == PackedKind::kQ4 ? 8
                        : c.kind == PackedKind::kQ6 ? 32
                        : c.kind == PackedKind::kQ8 ? 128
@@ -813,7 +812,8 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                                    : of_group;
       });
       std::vector<float> biases(scales.size());
-      std::ranges::generate(biases, [&] { return c.biases ? bias(rng_) : -0.0F; });
+      std::ranges::generate(
+          biases, [&] { return c.biases ? bf16_to_f32(f32_to_bf16(bias(rng_))) : -0.0F; });
       if (c.zeros) {
         std::ranges::generate(zeros, [&] { return static_cast<uint8_t>(number(rng_)); });
       }
@@ -830,8 +830,8 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
           numbers[i] = (numbers[i] & 0x7fU) == 0x7fU ? 0 : numbers[i];  // no NaN
           value = f8_e4m3_to_f32(numbers[i]);
         }
-        values.push_back(c.scales == kF32 ? quant_weight(value, scales[at], biases[at])
-                                          : quant_weight(value, scales[at]));
+        values.push_back(c.scales == kF16 ? quant_weight(value, scales[at])
+                                          : quant_weight(value, scales[at], biases[at]));
       }
       pack_quant_tiles(tiled,
                        kQuantTileRows,
@@ -860,16 +860,16 @@ TEST_F(ExpertProductsCuda, QuantisedAsBf16) {
                         Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, kBF16},
                         Case{{16, 4, 272, 80}, PackedKind::kQ4, 128, true, kBF16},
                         Case{{8, 2, 512, 256}, PackedKind::kQ8, 64, true, kBF16},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, kF32, true, 0},
-                        Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, kF32, true, 0},
-                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, kF32, true, 0},
-                        Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, kF32},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ4, 32, false, kBF16, true},
+                        Case{{32, 8, 2048, 768}, PackedKind::kQ4, 32, false, kBF16, true},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ4, 16, false, kBF16, true},
+                        Case{{16, 4, 288, 96}, PackedKind::kQ4, 32, false, kBF16},
                         Case{{16, 4, 288, 96}, PackedKind::kTable, 32, false, kF32},
                         Case{{8, 2, 512, 256}, PackedKind::kTable, 16, false, kF32},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ6, 16, false, kF32},
-                        Case{{16, 4, 288, 96}, PackedKind::kQ6, 32, false, kF32, true},
-                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, false, kF32},
-                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 16, false, kF32, true}}) {
+                        Case{{8, 2, 512, 256}, PackedKind::kQ6, 16, false, kBF16},
+                        Case{{16, 4, 288, 96}, PackedKind::kQ6, 32, false, kBF16, true},
+                        Case{{8, 2, 512, 256}, PackedKind::kQ8, 32, false, kBF16},
+                        Case{{16, 4, 272, 80}, PackedKind::kQ8, 16, false, kBF16, true}}) {
     const Sizes& sizes = c.sizes;
     const auto gate_up = matrix(c, 2 * sizes.inner, sizes.hidden);
     const auto down = matrix(c, sizes.hidden, sizes.inner);

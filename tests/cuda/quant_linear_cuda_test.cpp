@@ -53,9 +53,9 @@ struct Product {
                        k,
                        group,
                        static_cast<int>(epilogue),
-                       scales == kF32   ? "f32"
-                       : scales == kF16 ? "two bf16"
-                                        : "bf16");
+                       scales == kF16 ? "two bf16"
+                       : biases       ? "bf16 with a bias"
+                                      : "bf16");
   }
 };
 
@@ -85,8 +85,8 @@ class QuantLinearTest : public CudaTest {
     const float value = p.kind == PackedKind::kF8
                             ? f8_e4m3_to_f32(number)
                             : static_cast<float>(number) - static_cast<float>(zero);
-    return bf16_to_f32(p.scales == kF32 ? quant_weight(value, scale, group_bias)
-                                        : quant_weight(value, scale));
+    return bf16_to_f32(p.biases ? quant_weight(value, scale, group_bias)
+                                : quant_weight(value, scale));
   }
 
   Loaded load(const Product& p, uint32_t seed, int32_t max_rows) {
@@ -100,7 +100,8 @@ class QuantLinearTest : public CudaTest {
     w.has_zero_points = p.zeros;
     w.scales = p.scales;
     w.has_bias = p.biases;
-    w.zero_point = p.kind == PackedKind::kQ4   ? (p.biases ? 0 : 8)
+    w.zero_point = p.biases                    ? 0
+                   : p.kind == PackedKind::kQ4 ? 8
                    : p.kind == PackedKind::kQ6 ? 32
                    : p.kind == PackedKind::kQ8 ? 128
                                                : 0;
@@ -127,12 +128,9 @@ class QuantLinearTest : public CudaTest {
       if (p.scales == kBF16) {
         scales[i] = bf16_to_f32(f32_to_bf16(scales[i]));
       }
-      if (p.scales ==
-          kF32) {  // 16 bits of a mantissa, as GGUF's have at most: a product with a number is exact
-        scales[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(scales[i]) & 0xffffff00U);
-      }
       if (p.biases) {
-        group_biases[i] = scales[i] * (static_cast<float>(rng() % 1000) / 250.0F - 2.0F);
+        group_biases[i] = bf16_to_f32(f32_to_bf16(
+            -scales[i] * static_cast<float>(rng() % (p.kind == PackedKind::kQ4 ? 16 : 64))));
       }
       if (p.zeros) {
         zeros[i] = static_cast<uint8_t>(rng() % (p.kind == PackedKind::kQ4 ? 16 : 256));
@@ -368,22 +366,22 @@ TEST_F(QuantLinearTest, EqualsBf16WeightsBitForBit) {
   // More tiles of rows than the GPU has SMs, of which the last one's rows are not all there.
   check_bf16({PackedKind::kQ4, 2 * 12304, 256, kSwiGlu, false, true});
   for (const bool biases : {false, true}) {
-    check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, kF32, biases});
-    check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, kF32, biases});
-    check_bf16({PackedKind::kQ8, 512, 4096, kAdd, true, false, 16, false, kF32, biases});
-    check_bf16({PackedKind::kQ6, 512, 4096, kAdd, true, false, 16, false, kF32, biases});
-    check_bf16({PackedKind::kQ6, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, kF32, biases});
+    check_bf16({PackedKind::kQ4, 1024, 2048, kStore, true, false, 32, false, kBF16, biases});
+    check_bf16({PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, kBF16, biases});
+    check_bf16({PackedKind::kQ8, 512, 4096, kAdd, true, false, 16, false, kBF16, biases});
+    check_bf16({PackedKind::kQ6, 512, 4096, kAdd, true, false, 16, false, kBF16, biases});
+    check_bf16({PackedKind::kQ6, 2 * 1024, 1024, kSwiGlu, false, true, 32, false, kBF16, biases});
   }
 }
 
-TEST_F(QuantLinearTest, Float32ScalesAndBiases) {
+TEST_F(QuantLinearTest, Bf16ScalesAndBiases) {
   for (const bool biases : {false, true}) {
-    check({PackedKind::kQ4, 80, 416, kStore, true, false, 32, false, kF32, biases});
-    check({PackedKind::kQ4, 2 * 96, 1024, kSwiGlu, false, true, 32, false, kF32, biases});
-    check({PackedKind::kQ8, 80, 416, kAdd, true, false, 32, false, kF32, biases});
-    check({PackedKind::kQ6, 80, 416, kStore, true, false, 32, false, kF32, biases});
-    check({PackedKind::kQ6, 2 * 96, 1024, kSwiGlu, false, false, 16, false, kF32, biases});
-    check({PackedKind::kQ8, 2 * 96, 1024, kSwiGlu, false, false, 16, false, kF32, biases});
+    check({PackedKind::kQ4, 80, 416, kStore, true, false, 32, false, kBF16, biases});
+    check({PackedKind::kQ4, 2 * 96, 1024, kSwiGlu, false, true, 32, false, kBF16, biases});
+    check({PackedKind::kQ8, 80, 416, kAdd, true, false, 32, false, kBF16, biases});
+    check({PackedKind::kQ6, 80, 416, kStore, true, false, 32, false, kBF16, biases});
+    check({PackedKind::kQ6, 2 * 96, 1024, kSwiGlu, false, false, 16, false, kBF16, biases});
+    check({PackedKind::kQ8, 2 * 96, 1024, kSwiGlu, false, false, 16, false, kBF16, biases});
   }
 }
 
@@ -411,10 +409,10 @@ TEST_F(QuantLinearTest, ARowHasTheSameBitsAmongAnyNumberOfRows) {
              {PackedKind::kQ4, 2 * 1024, 1024, kSwiGlu, false, false, 128, false, kBF16});
   check_rows({PackedKind::kF8, 1024, 2048, kAdd, true, true, 128, false, kBF16},
              {PackedKind::kF8, 2 * 1024, 1024, kSwiGlu, false, false, 128, false, kBF16});
-  check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, kF32, true},
-             {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, kF32, true});
-  check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, kF32, false},
-             {PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, false, 16, false, kF32, false});
+  check_rows({PackedKind::kQ6, 4096, 4096, kAdd, true, false, 16, false, kBF16, true},
+             {PackedKind::kQ4, 6144, 4096, kStore, false, true, 32, false, kBF16, true});
+  check_rows({PackedKind::kQ4, 1024, 2048, kAdd, true, true, 32, false, kBF16, false},
+             {PackedKind::kQ8, 2 * 1024, 1024, kSwiGlu, false, false, 16, false, kBF16, false});
 }
 
 }  // namespace

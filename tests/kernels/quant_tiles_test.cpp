@@ -134,14 +134,14 @@ TEST(QuantTiles, ABf16ScaleTakesTwoBytes) {
     std::memcpy(&scale, tile.data() + 1024 + (2 * 16 + row) * 2, sizeof(scale));
     return bf16_to_f32(scale);
   };
-  EXPECT_EQ(scale_of(3), 0x1.8p117F);
-  EXPECT_EQ(scale_of(9), -0x1.8p113F);
+  EXPECT_EQ(scale_of(3), 0x1.8p85F);
+  EXPECT_EQ(scale_of(9), -0x1.8p81F);
 }
 
-TEST(QuantTiles, AFloat32ScaleLiesBeforeItsBias) {
+TEST(QuantTiles, ABf16ScaleLiesBeforeItsBias) {
   PackedWeight weight;
   weight.kind = PackedKind::kQ8;
-  weight.scales = ScaleForm::kF32;
+  weight.scales = ScaleForm::kBF16;
   weight.has_bias = true;
   weight.group = 16;
   weight.n = 16;
@@ -149,15 +149,40 @@ TEST(QuantTiles, AFloat32ScaleLiesBeforeItsBias) {
   const std::vector<uint8_t> numbers(16 * 128);
   std::vector<float> group_scales(16 * 8, 1.0F);
   std::vector<float> biases(16 * 8, -0.0F);
-  group_scales[9 * 8 + 3] = 0x1.23457p-20F;
-  biases[9 * 8 + 3] = -1234.5F;
+  group_scales[9 * 8 + 3] = 0x1.22p-20F;
+  biases[9 * 8 + 3] = -1232.0F;
   std::vector<std::byte> tile(quant_tiles_bytes(weight));
-  EXPECT_EQ(tile.size(), 2048U + 8 * 16 * 8);
+  EXPECT_EQ(tile.size(), 2048U + 8 * 16 * 4);
   pack_quant_tiles(weight, 16, {numbers.data(), group_scales.data(), nullptr, biases.data()}, tile);
-  float both[2] = {};
-  std::memcpy(both, tile.data() + 2048 + (3 * 16 + 9) * 8, sizeof(both));
-  EXPECT_EQ(both[0], 0x1.23457p81F);
-  EXPECT_EQ(both[1], -1234.5F * 0x1p-48F);
+  uint16_t both[2] = {};
+  std::memcpy(both, tile.data() + 2048 + (3 * 16 + 9) * 4, sizeof(both));
+  EXPECT_EQ(bf16_to_f32(both[0]), 0x1.22p65F);
+  EXPECT_EQ(bf16_to_f32(both[1]), -1232.0F * 0x1p-48F);
+}
+
+// Three words for 32 inputs; the fourth's numbers are in their upper bits.
+TEST(QuantTiles, SixBitsLieInThreeWords) {
+  PackedWeight weight;
+  weight.kind = PackedKind::kQ6;
+  weight.scales = ScaleForm::kBF16;
+  weight.group = 16;
+  weight.n = 16;
+  weight.k = 128;
+  std::vector<uint8_t> numbers(16 * 128);
+  numbers[9 * 128 + 32 + 16 + 5] = 0x2a;      // lane 6, second 32 inputs, third word, byte 2
+  numbers[1 * 128 + 32 + 16 + 8 + 4] = 0x1b;  // the same lane's fourth word, byte 1
+  const std::vector<float> group_scales(16 * 8, 1.0F);
+  std::vector<std::byte> tile(quant_tiles_bytes(weight));
+  EXPECT_EQ(tile.size(), 1536U + 8 * 16 * 2);
+  pack_quant_tiles(weight, 16, {numbers.data(), group_scales.data()}, tile);
+  const auto word_at = [&](size_t i) {
+    uint32_t word = 0;
+    std::memcpy(&word, tile.data() + i / 4 * 512 + 6 * 16 + i % 4 * 4, sizeof(word));
+    return word;
+  };
+  EXPECT_EQ(word_at(3), 0x3U << 14);
+  EXPECT_EQ(word_at(4), 0x2U << 14);
+  EXPECT_EQ(word_at(5), 0x2aU << 16 | 0x1U << 14);
 }
 
 TEST(QuantTiles, AWeightWithABiasIsRoundedOnce) {
@@ -184,14 +209,14 @@ TEST(QuantPlan, FitsSharedMemoryForEveryShape) {
           EXPECT_EQ(plan.split, cuda::sm90_quant_parts(kind, n, k))
               << "depends on the matrix alone";
           EXPECT_GE(plan.stages, 2);
-          if (kind == PackedKind::kQ8) {  // the widest tiles: float32 scales and biases
-            PackedWeight floats = weight;
-            floats.scales = ScaleForm::kF32;
-            floats.has_zero_points = false;
-            floats.has_bias = true;
-            floats.group = 16;
-            const cuda::Sm90QuantPlan own = cuda::sm90_quant_plan(floats, rows, kSms);
-            EXPECT_LE(cuda::sm90_quant_shared_bytes(own, floats), size_t{225} * 1024)
+          if (kind == PackedKind::kQ8) {  // the widest tiles: biases of groups of 16
+            PackedWeight biased = weight;
+            biased.scales = ScaleForm::kBF16;
+            biased.has_zero_points = false;
+            biased.has_bias = true;
+            biased.group = 16;
+            const cuda::Sm90QuantPlan own = cuda::sm90_quant_plan(biased, rows, kSms);
+            EXPECT_LE(cuda::sm90_quant_shared_bytes(own, biased), size_t{225} * 1024)
                 << n << " " << k;
             EXPECT_GE(own.stages, 2);
           }

@@ -4,6 +4,7 @@
 #include "base/dtype.h"
 #include "layers/row_order.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/group_weights.h"
 #include "tests/support/temp_dir.h"
 #include "tests/weights/gguf_blocks.h"
 #include "weights/checkpoint.h"
@@ -49,6 +50,20 @@ class MixedCheckpoint {
     const std::vector<float> values = expected_f32(name, order);
     std::vector<uint16_t> out(values.size());
     std::transform(values.begin(), values.end(), out.begin(), f32_to_bf16);
+    return out;
+  }
+  // The same as kernels take it from tiles. table: these have places in a table.
+  [[nodiscard]] std::vector<uint16_t> expected_tiles(const std::string& name,
+                                                     RowOrder order,
+                                                     bool table) const {
+    const TensorSource& tensor = *value_or_throw(checkpoint_.require(name));
+    std::vector<uint16_t> out;
+    for (int64_t i = 0; i < tensor.rows; ++i) {
+      const auto from = static_cast<size_t>(source_row(order, i, kHeadDim));
+      const std::vector<uint16_t> row =
+          group_weights(tensor.type, tensor.data + from * tensor.row_bytes, tensor.cols, table);
+      out.insert(out.end(), row.begin(), row.end());
+    }
     return out;
   }
   // The names of the matrices.

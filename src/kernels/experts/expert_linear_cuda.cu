@@ -39,9 +39,7 @@ void launch_sm90(Stream& stream,
     if constexpr (kKind == PackedKind::kMxfp4) {
       return sm90_mxfp4_unit_gemm(stream, gemm, args.epilogue);
     } else if constexpr (has_quant_tiles(kKind)) {
-      // This kernel tells kBF16 from kF16 at run time.
-      constexpr ScaleForm kForm = kScales == ScaleForm::kBF16 ? ScaleForm::kF16 : kScales;
-      return sm90_unit_expert_gemm<kKind, kForm>(stream, gemm, args.epilogue);
+      return sm90_unit_expert_gemm<kKind>(stream, gemm, args.epilogue);
     } else {
       return sm90_expert_gemm<kKind, kScales, 8>(stream, gemm, args.epilogue);
     }
@@ -82,8 +80,8 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   WR_CHECK(!args.gelu || args.gate_limit == 0.0F, "gelu with a limit");
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
   const bool tiles = has_quant_tiles(args.w.kind);
+  const bool one_bf16 = args.w.scales == ScaleForm::kBF16 && !args.w.has_zero_points;
   WR_CHECK(wide || mxfp4 || tiles || args.w.kind == PackedKind::kBF16);
-  const bool f32_scales = args.w.scales == ScaleForm::kF32;
   const bool has_group =
       has_quant_group(args.w) && (args.w.kind != PackedKind::kF8 || args.w.group == kQuantTileCols);
   WR_CHECK(!tiles || (args.n % (gates ? 32 : 16) == 0 && has_group),
@@ -130,10 +128,9 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .tile_bytes = tiles ? quant_tile_bytes(args.w) : 0,
       .tile_pieces = tiles ? quant_tile_pieces(quant_tile_bytes(args.w)) : 0,
       .log2_group = std::countr_zero(static_cast<uint32_t>(args.w.group)),
-      .scale_bytes = quant_scale_bytes(args.w),
+      .scales = quant_scales(args.w),
       .codes = quant_codes(args.w),
       .has_zero_points = args.w.has_zero_points,
-      .has_biases = args.w.has_bias,
   };
   if (wide) {
     return plain_expert_gemm<float>(stream, gemm, args.epilogue);
@@ -146,21 +143,19 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     case PackedKind::kMxfp4:
       return launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width);
     case PackedKind::kF8:
-      return args.w.scales == ScaleForm::kBF16
-                 ? launch_sm90<PackedKind::kF8, ScaleForm::kBF16>(stream, args, gemm, width)
-                 : launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
-    case PackedKind::kQ8:
-      return f32_scales ? launch_sm90<PackedKind::kQ8, ScaleForm::kF32>(stream, args, gemm, width)
-                        : launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);
-    case PackedKind::kQ6:
-      WR_CHECK(f32_scales, "experts of six bits have float32 scales");
-      return launch_sm90<PackedKind::kQ6, ScaleForm::kF32>(stream, args, gemm, width);
-    case PackedKind::kTable:
-      WR_CHECK(f32_scales && !args.w.has_bias, "experts of tables have float32 scales alone");
-      return launch_sm90<PackedKind::kTable, ScaleForm::kF32>(stream, args, gemm, width);
+      return one_bf16 ? launch_sm90<PackedKind::kF8, ScaleForm::kBF16>(stream, args, gemm, width)
+                      : launch_sm90<PackedKind::kF8>(stream, args, gemm, width);
     case PackedKind::kQ4:
-      return f32_scales ? launch_sm90<PackedKind::kQ4, ScaleForm::kF32>(stream, args, gemm, width)
-                        : launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);
+      return one_bf16 ? launch_sm90<PackedKind::kQ4, ScaleForm::kBF16>(stream, args, gemm, width)
+                      : launch_sm90<PackedKind::kQ4>(stream, args, gemm, width);
+    case PackedKind::kQ6:
+      WR_CHECK(one_bf16, "experts of six bits have bf16 scales and no zero points of groups");
+      return launch_sm90<PackedKind::kQ6, ScaleForm::kBF16>(stream, args, gemm, width);
+    case PackedKind::kQ8:
+      return one_bf16 ? launch_sm90<PackedKind::kQ8, ScaleForm::kBF16>(stream, args, gemm, width)
+                      : launch_sm90<PackedKind::kQ8>(stream, args, gemm, width);
+    case PackedKind::kTable:
+      return launch_sm90<PackedKind::kTable>(stream, args, gemm, width);
     default:
       return launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
   }

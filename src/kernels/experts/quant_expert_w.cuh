@@ -21,51 +21,52 @@ namespace warprow::cuda {
 
 // A lane's two rows in tiles of linear operations (quant_tiles.h). kGates: a gate row and its up row, row lane / 4 of their
 // tiles, or, with `below`, the one 8 below. Else both rows of one tile.
-// OfScales: the type of their scales; Numbers::AnyScale serves every form.
-template <PackedKind kKind, bool kF32Scales, typename OfScales, bool kGates>
+// OfScales: the type of their scales. TwoBf16Scale serves those of one bf16, too.
+template <PackedKind kKind, typename OfScales, bool kGates>
 class QuantRows {
  public:
-  using Numbers = QuantNumbers<kKind, kF32Scales>;
+  using Numbers = QuantNumbers<kKind>;
+  using Words = typename Numbers::Words;
 
   // first, second: tiles in shared memory; second: the up rows'.
   __device__ __forceinline__
   QuantRows(const ExpertGemmArgs& a, uint32_t first, uint32_t second, bool below, int lane)
       : log2_group_(kKind == PackedKind::kF8 ? 7 : a.log2_group),
-        has_zeros_(kKind != PackedKind::kF8 && a.has_zero_points),
-        has_biases_(kF32Scales && kKind != PackedKind::kTable && a.has_biases),
-        row_bytes_(kIsFactor     ? Bf16Factor::kBytes
-                   : has_biases_ ? 8
-                                 : a.scale_bytes),
+        has_zeros_(OfScales::kHasZeros && a.has_zero_points),
+        form_(a.scales),
+        row_bytes_(kIsFactor ? Bf16Factor::kBytes : quant_scale_bytes(a.scales)),
         rows_{kGates ? int{below} : 0, kGates ? int{below} : 1},
         numbers_{first + lane * 16, second + lane * 16},
         scales_at_{first + quant_number_bytes(kKind) + (lane / 4 + rows_[0] * 8) * row_bytes_,
                    (kGates ? second : first) + quant_number_bytes(kKind) +
                        (lane / 4 + rows_[1] * 8) * row_bytes_} {
-    set_codes<kKind, kF32Scales>(a.codes, rows_[0], scales_[0]);
-    set_codes<kKind, kF32Scales>(a.codes, rows_[1], scales_[1]);
+    set_codes<kKind>(a.codes, rows_[0], scales_[0]);
+    set_codes<kKind>(a.codes, rows_[1], scales_[1]);
   }
 
   // Inputs 32 i to 32 i + 31 as weights: two operands of 16 inputs. In ascending order of i. kBelow: `below` where it is known when
   // compiling, else -1.
   template <int kBelow = -1>
   __device__ __forceinline__ void dequantise(int i, uint32_t (&d)[2][4]) {
-    if (kF32Scales || (i * 32 & ((1 << log2_group_) - 1)) == 0) {
+    if ((i * 32 & ((1 << log2_group_) - 1)) == 0) {
       read_scales(i * 32 >> log2_group_);
     }
-    constexpr int kSteps = Numbers::kStepsOfLoad;
-    if (i * 2 % kSteps == 0) {
-      words_[0].of_steps = load_shared_four(numbers_[0] + i * 2 / kSteps * 512);
-      words_[1].of_steps =
-          kGates ? load_shared_four(numbers_[1] + i * 2 / kSteps * 512) : words_[0].of_steps;
-    }
-    if (kKind == PackedKind::kQ6 && i == 0) {
-      constexpr uint32_t kUpper = quant_number_bytes(PackedKind::kQ4);
-      words_[0].upper = load_shared_four(numbers_[0] + kUpper);
-      words_[1].upper = kGates ? load_shared_four(numbers_[1] + kUpper) : words_[0].upper;
+    if constexpr (kKind == PackedKind::kQ6) {
+      if (i == 0) {
+#pragma unroll
+        for (int load = 0; load < Words::kLoads; ++load) {
+          read_load(load);
+        }
+      }
+    } else {
+      constexpr int kStepsOfLoad = 8 / Words::kLoads;
+      if (i * 2 % kStepsOfLoad == 0) {
+        read_load(i * 2 / kStepsOfLoad);
+      }
     }
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      if (kF32Scales && step == 1 && log2_group_ == 4) {
+      if (kKind != PackedKind::kF8 && step == 1 && log2_group_ == 4) {
         read_scales(i * 2 + 1);
       }
 #pragma unroll
@@ -81,21 +82,26 @@ class QuantRows {
 
  private:
   static constexpr bool kIsFactor = std::is_same_v<OfScales, Bf16Factor>;
+  __device__ __forceinline__ void read_load(int load) {
+    words_[0].of[load] = load_shared_four(numbers_[0] + load * 512);
+    words_[1].of[load] = kGates ? load_shared_four(numbers_[1] + load * 512) : words_[0].of[load];
+  }
   __device__ __forceinline__ void read_scales(int group) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const uint32_t at = scales_at_[row] + group * kQuantTileRows * row_bytes_;
-      if constexpr (kF32Scales) {
-        const float bias = has_biases_ ? __uint_as_float(load_shared(at + 4)) : -0.0F;
-        scales_[row].set_scale(__uint_as_float(load_shared(at)), bias);
-      } else if constexpr (kIsFactor) {
+      if constexpr (kIsFactor) {
         scales_[row].set_scale(load_shared_short(at));
-      } else {
+      } else if constexpr (kKind == PackedKind::kF8 || kKind == PackedKind::kTable) {
+        scales_[row].set_scale(load_shared(at));
+      } else if constexpr (OfScales::kHasZeros) {
         scales_[row].set_scale(row_bytes_ == 2 ? load_shared_short(at) << 16 : load_shared(at));
         if (has_zeros_) {
           scales_[row].set_zero(Numbers::zero_of(
               rows_[row], load_shared_byte(zeros_at(row) + group * kQuantTileRows)));
         }
+      } else {
+        scales_[row].set_scale(row_bytes_ == 2 ? load_shared_short(at) : load_shared(at), form_);
       }
     }
   }
@@ -109,35 +115,33 @@ class QuantRows {
 
   int log2_group_;
   bool has_zeros_;
-  bool has_biases_;
+  QuantScales form_;
   int row_bytes_;
   int rows_[2];  // of registers 0 and 2, and of 1 and 3, as QuantNumbers counts them
   uint32_t numbers_[2];
   uint32_t scales_at_[2];
   OfScales scales_[2];
-  QuantWords words_[2];
+  Words words_[2];
 };
 
 // Tiles of linear operations, four of 16 rows each, dequantised into registers. A gated tile has two of gate rows and two of
 // their up rows.
+// kScales: kBF16 if they are one bf16, with or without a bias, and groups have no zero points; else kF16.
 template <PackedKind kKind, ScaleForm kScales>
 struct ExpertTiles {
-  static constexpr bool kF32Scales = kScales == ScaleForm::kF32;
-  using Scale = std::conditional_t<kKind == PackedKind::kF8 && kScales == ScaleForm::kBF16,
-                                   Bf16Factor,
-                                   typename QuantNumbers<kKind, kF32Scales>::AnyScale>;
+  using OneBf16 = std::conditional_t<kKind == PackedKind::kF8, Bf16Factor, OneBf16Scale>;
+  using Scale =
+      std::conditional_t<kKind == PackedKind::kTable,
+                         TableScale,
+                         std::conditional_t<kScales == ScaleForm::kBF16, OneBf16, TwoBf16Scale>>;
 
   static constexpr bool kDequantises = true;
-  static constexpr float kTimes = QuantNumbers<kKind, kF32Scales>::kTimes;
+  static constexpr float kTimes = QuantNumbers<kKind>::kTimes;
   static constexpr bool kHasSmallTiles = false;
   static constexpr int kInputs = kQuantTileCols;
-  // Room for 16 rows. F8: one group. Float32 scales: up to eight groups, with biases unless kTable. Else: up to four groups
-  // with zero points.
+  // Room for 16 rows. F8: one group. Else up to eight groups of 4 bytes.
   static constexpr int kPartBytes =
-      quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8      ? 4
-                                                    : kKind == PackedKind::kTable ? 8 * 4
-                                                    : kF32Scales                  ? 8 * 8
-                                                                                  : 4 * 5);
+      quant_number_bytes(kKind) + kQuantTileRows * (kKind == PackedKind::kF8 ? 4 : 8 * 4);
   static constexpr int kTileBytes = 4 * kPartBytes;
   static constexpr int kPending = 0;  // as MXFP4
   // Of a gated matrix a warp has either upper or lower rows of its tiles, and FP8's lower rows take more operations. Warps of odd
@@ -203,7 +207,7 @@ struct ExpertTiles {
     const int warp = warp_uniform(warp_of<kGates>(group * 4 + thread / 32) % 4);
     const uint64_t of_x = wgmma_operand(x, 1024, 16);
     const uint32_t first = w + (kGates ? group * 2 + warp / 2 : group * 4 + warp) * a.tile_bytes;
-    QuantRows<kKind, kF32Scales, Scale, kGates> rows(
+    QuantRows<kKind, Scale, kGates> rows(
         a, first, first + kGroups * 2 * a.tile_bytes, warp % 2 == 1, thread % 32);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // 64 inputs

@@ -30,10 +30,9 @@ struct ExpertGemmArgs {
   int32_t tile_bytes = 0;
   int32_t tile_pieces = 0;  // quant_tile_pieces
   int32_t log2_group = 7;   // inputs of a scale
-  int32_t scale_bytes = 4;  // of a row's scale in a group, without bias and zero point
+  QuantScales scales = QuantScales::kTwo;
   QuantCodes codes;
   bool has_zero_points = false;
-  bool has_biases = false;  // of groups
 };
 
 // Hopper. kCols: expert_tile_places of the work list: 8 (only kBF16), 32, 64 (not kBF16), 96 (only kMxfp4) or 128. One
@@ -45,7 +44,7 @@ void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue
 void sm90_mxfp4_unit_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for matrices in tiles of linear operations and a work list of up to eight places a tile.
-template <PackedKind kKind, ScaleForm kScales>
+template <PackedKind kKind>
 void sm90_unit_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // The same for a work list of 256 places a tile, and x by place.

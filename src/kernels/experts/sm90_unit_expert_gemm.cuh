@@ -50,9 +50,7 @@ constexpr int kXBytes = kRoundTiles * kUnitPlaces * kRowBytes * 3;  // for all s
 using XRing = RingCursor<kMaxStages>;
 
 // Tiles of w in a copy: about 2 KB.
-constexpr int copy_tiles(PackedKind kind, bool f32_scales) {
-  return quant_number_bytes(kind) > 1024 || (kind == PackedKind::kQ4 && f32_scales) ? 1 : 2;
-}
+constexpr int copy_tiles(PackedKind kind) { return quant_number_bytes(kind) > 1024 ? 1 : 2; }
 
 struct Params {
   ExpertGemmArgs a;
@@ -107,7 +105,7 @@ __device__ __forceinline__ void load_x(const Params& p,
 }
 
 // A warp that multiplies.
-template <PackedKind kKind, bool kF32Scales, bool kGates>
+template <PackedKind kKind, bool kGates>
 class UnitWarp {
  public:
   __device__ __forceinline__
@@ -134,10 +132,10 @@ class UnitWarp {
     }
     __syncwarp();
     wait();
-    with_scale_groups<kKind, kF32Scales>(p_.scales, [&]<typename Tile, int kGroupSteps> {
+    with_scale_groups<kKind>(p_.scales, [&]<typename Tile, int kGroupSteps> {
       typename Tile::Scale codes[2];
-      set_codes<kKind, kF32Scales>(p_.scales.codes, 0, codes[0]);
-      set_codes<kKind, kF32Scales>(p_.scales.codes, 1, codes[1]);
+      set_codes<kKind>(p_.scales.codes, 0, codes[0]);
+      set_codes<kKind>(p_.scales.codes, 1, codes[1]);
       int turn = 0;
       for (Round now = round; now.left > 0; now.next(p_.shares.units), ++turn) {
         if (index_ < now.count(p_.shares.units)) {
@@ -151,8 +149,8 @@ class UnitWarp {
 
  private:
   static constexpr int kMembers = kGates ? 2 : 1;
-  using Numbers = QuantNumbers<kKind, kF32Scales>;
-  static constexpr int kCopyTiles = copy_tiles(kKind, kF32Scales);
+  using Numbers = QuantNumbers<kKind>;
+  static constexpr int kCopyTiles = copy_tiles(kKind);
 
   // What is to be loaded next, ahead of the products.
   struct Feed {
@@ -335,7 +333,7 @@ class UnitWarp {
   Feed feed_ = {};
 };
 
-template <PackedKind kKind, bool kF32Scales, bool kGates>
+template <PackedKind kKind, bool kGates>
 __global__ void __launch_bounds__(kThreads, 1) unit_expert_kernel(
     const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -377,25 +375,22 @@ __global__ void __launch_bounds__(kThreads, 1) unit_expert_kernel(
     wait(lists_are_old);
     load_x(p, shared, ring, round);
   } else {
-    UnitWarp<kKind, kF32Scales, kGates>(p, shared, ring, warp).run(round, [&] {
-      wait(lists_are_old);
-    });
+    UnitWarp<kKind, kGates>(p, shared, ring, warp).run(round, [&] { wait(lists_are_old); });
   }
 }
 
-template <PackedKind kKind, bool kF32Scales, bool kGates>
+template <PackedKind kKind, bool kGates>
 void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
   const int32_t grid = stream.device().facts().num_sms;
   const UnitShares shares(args, args.n / (kGates ? 2 * kQuantTileRows : kQuantTileRows), grid);
-  const int32_t copy_bytes = round_up(copy_tiles(kKind, kF32Scales) * args.tile_bytes, 128);
+  const int32_t copy_bytes = round_up(copy_tiles(kKind) * args.tile_bytes, 128);
   const int32_t x_stage_bytes = round_up(kRoundTiles * shares.x_rows * kRowBytes, 128);
   const Params params{
       .a = args,
       .scales = {.group = 1 << args.log2_group,
                  .codes = args.codes,
-                 .has_zeros = args.has_zero_points,
-                 .has_bias = args.has_biases,
-                 .bf16 = args.scale_bytes == 2},
+                 .scales = args.scales,
+                 .has_zeros = args.has_zero_points},
       .shares = shares,
       .tiles = ceil_div(args.k, kQuantTileCols),
       .x_stage_bytes = x_stage_bytes,
@@ -403,7 +398,7 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
       .copy_bytes = copy_bytes,
       .copies = std::min(kMaxCopies, (kSharedBytes - kExchangeBytes - kXBytes) / copy_bytes),
       .zero = 0};
-  constexpr auto* kKernel = &unit_expert_kernel<kKind, kF32Scales, kGates>;
+  constexpr auto* kKernel = &unit_expert_kernel<kKind, kGates>;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(grid));
   shape.block = dim3(kThreads);
@@ -414,19 +409,18 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
 
 }  // namespace sm90_unit_detail
 
-template <PackedKind kKind, ScaleForm kScales>
+template <PackedKind kKind>
 void sm90_unit_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
   using namespace sm90_unit_detail;
-  constexpr bool kF32Scales = kScales == ScaleForm::kF32;
   if (epilogue == LinearEpilogue::kSwiGlu) {
-    launch_instance<kKind, kF32Scales, true>(stream, args);
+    launch_instance<kKind, true>(stream, args);
   } else {
-    launch_instance<kKind, kF32Scales, false>(stream, args);
+    launch_instance<kKind, false>(stream, args);
   }
 }
 
-template void sm90_unit_expert_gemm<WR_KIND, WR_SCALES>(Stream& stream,
-                                                        const ExpertGemmArgs& args,
-                                                        LinearEpilogue epilogue);
+template void sm90_unit_expert_gemm<WR_KIND>(Stream& stream,
+                                             const ExpertGemmArgs& args,
+                                             LinearEpilogue epilogue);
 
 }  // namespace warprow::cuda

@@ -41,7 +41,7 @@ enum class PackedKind : uint8_t {
 //  kSplit: a half for kSplitInputs inputs times an s8 for each group, as in K-quants.
 //  kE8M0: the exponent field of a float32 power of two for each group; 0 is zero.
 //  kF32: a float32 for each group.
-//  kBF16: a bf16 for each group. CUDA's tiles only, of kF8, kQ4 and kQ8.
+//  kBF16: a bf16 for each group. CUDA's tiles only, of kF8, kQ4, kQ6 and kQ8.
 enum class ScaleForm : uint8_t { kF16, kSplit, kE8M0, kF32, kBF16 };
 inline constexpr int32_t kSplitInputs = 256;
 inline constexpr int32_t kMxfp4Zero = 12;  // PackedWeight::zero_point of kMxfp4 on a CPU
@@ -54,7 +54,7 @@ struct PackedWeight {
   bool has_bias = false;               // quantised: per-group bias present
   ScaleForm scales = ScaleForm::kF16;  // quantised
   int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, kMxfp4 12, or 0
-  // quantised: inputs per scale; kQ2, kQ6 and kTable16 16, kQ8 32 or 128, else 32; on CUDA 16 (kF32 scales), 32, 64 or 128
+  // quantised: inputs per scale; kQ2, kQ6 and kTable16 16, kQ8 32 or 128, else 32; on CUDA 16 (has_quant_group in quant_tiles.h), 32, 64 or 128
   int32_t group = 32;
   // kTable, kTable16: what nibbles stand for, 16 numbers that outlive the matrix; and a power of two.
   const int8_t* numbers = nullptr;

@@ -28,16 +28,15 @@ struct Params {
   int32_t k;
   int32_t group;
   QuantCodes codes;
+  QuantScales scales;
   bool has_zeros;
-  bool has_bias;
-  int32_t scale_bytes;  // of a row's scale in a group, without a bias
 };
 
-template <PackedKind kKind, bool kF32Scales>
+template <PackedKind kKind>
 __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Params p) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kPitch = kQuantTileCols / 2 + 4;  // pairs of a row; no bank conflicts
-  using Numbers = QuantNumbers<kKind, kF32Scales>;
+  using Numbers = QuantNumbers<kKind>;
   pdl_wait();
   pdl_release();
   const auto lane = static_cast<int>(threadIdx.x) % 32;
@@ -49,16 +48,17 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
   const auto unit = static_cast<int64_t>(blockIdx.y);
   const std::byte* from = p.tiles + (unit * tiles + tile) * p.tile_bytes;
   const std::byte* scales_at = from + quant_number_bytes(kKind);
-  const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * p.scale_bytes;
+  const int scale_bytes = quant_scale_bytes(p.scales);
+  const std::byte* zeros_at = scales_at + kQuantTileCols / p.group * kQuantTileRows * scale_bytes;
   typename Numbers::AnyScale scales[2];
-  set_codes<kKind, kF32Scales>(p.codes, 0, scales[0]);
-  set_codes<kKind, kF32Scales>(p.codes, 1, scales[1]);
+  set_codes<kKind>(p.codes, 0, scales[0]);
+  set_codes<kKind>(p.codes, 1, scales[1]);
   __shared__ __align__(16) uint32_t staged[kWarps * kQuantTileRows * kPitch];
   uint32_t* rows = staged + static_cast<int>(threadIdx.x) / 32 * kQuantTileRows * kPitch;
-  QuantWords words = {};
-  if constexpr (kKind == PackedKind::kQ6) {
-    words.upper =
-        __ldg(reinterpret_cast<const uint4*>(from + quant_number_bytes(PackedKind::kQ4)) + lane);
+  typename Numbers::Words words;
+#pragma unroll
+  for (int i = 0; i < Numbers::Words::kLoads; ++i) {
+    words.of[i] = __ldg(reinterpret_cast<const uint4*>(from) + i * 32 + lane);
   }
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -66,23 +66,20 @@ __global__ void __launch_bounds__(32 * kWarps) dequantise_tiles_kernel(const Par
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = at + i * 8;
-      if constexpr (kF32Scales) {
-        const auto* floats = reinterpret_cast<const float*>(scales_at) + row * (p.has_bias ? 2 : 1);
-        scales[i].set_scale(__ldg(floats), p.has_bias ? __ldg(floats + 1) : -0.0F);
+      const uint32_t word =
+          scale_bytes == 2 ? uint32_t{__ldg(reinterpret_cast<const uint16_t*>(scales_at) + row)}
+                           : __ldg(reinterpret_cast<const uint32_t*>(scales_at) + row);
+      if constexpr (kKind == PackedKind::kF8) {
+        scales[i].set_scale(scale_bytes == 2 ? word << 16 : word);
       } else {
-        scales[i].set_scale(
-            p.scale_bytes == 2
-                ? uint32_t{__ldg(reinterpret_cast<const uint16_t*>(scales_at) + row)} << 16
-                : __ldg(reinterpret_cast<const uint32_t*>(scales_at) + row));
-        if (kKind != PackedKind::kF8 && p.has_zeros) {
-          scales[i].set_zero(
-              Numbers::zero_of(i, __ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row)));
+        scales[i].set_scale(word, p.scales);
+        if constexpr (Numbers::AnyScale::kHasZeros) {
+          if (p.has_zeros) {
+            scales[i].set_zero(
+                Numbers::zero_of(i, __ldg(reinterpret_cast<const uint8_t*>(zeros_at) + row)));
+          }
         }
       }
-    }
-    if (step % Numbers::kStepsOfLoad == 0) {
-      words.of_steps =
-          __ldg(reinterpret_cast<const uint4*>(from) + step / Numbers::kStepsOfLoad * 32 + lane);
     }
     uint32_t d[4];
     dequantise_step<Numbers>(words, step, scales, d);
@@ -131,28 +128,24 @@ void dequantise_tiles(Stream& stream, const DequantiseTilesArgs& args) {
                       weight.k,
                       weight.group,
                       quant_codes(weight),
-                      weight.has_zero_points,
-                      weight.has_bias,
-                      quant_scale_bytes(weight)};
+                      quant_scales(weight),
+                      weight.has_zero_points};
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(ceil_div(tiles, kWarps)),
                     static_cast<unsigned>(args.num_rows / kQuantTileRows));
   shape.block = dim3(32 * kWarps);
   const auto run = [&](auto* kernel) { launch(stream, "dequantise_tiles", shape, kernel, params); };
-  const bool floats = weight.scales == ScaleForm::kF32;
   switch (weight.kind) {
     case PackedKind::kF8:
-      return run(&dequantise_tiles_kernel<PackedKind::kF8, false>);
+      return run(&dequantise_tiles_kernel<PackedKind::kF8>);
     case PackedKind::kQ4:
-      return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ4, true>
-                        : &dequantise_tiles_kernel<PackedKind::kQ4, false>);
+      return run(&dequantise_tiles_kernel<PackedKind::kQ4>);
     case PackedKind::kQ6:
-      return run(&dequantise_tiles_kernel<PackedKind::kQ6, true>);
-    case PackedKind::kTable:
-      return run(&dequantise_tiles_kernel<PackedKind::kTable, true>);
+      return run(&dequantise_tiles_kernel<PackedKind::kQ6>);
     case PackedKind::kQ8:
-      return run(floats ? &dequantise_tiles_kernel<PackedKind::kQ8, true>
-                        : &dequantise_tiles_kernel<PackedKind::kQ8, false>);
+      return run(&dequantise_tiles_kernel<PackedKind::kQ8>);
+    case PackedKind::kTable:
+      return run(&dequantise_tiles_kernel<PackedKind::kTable>);
     default:
       WR_CHECK(false, "kind {}", static_cast<int>(weight.kind));
   }

@@ -32,24 +32,24 @@ __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b
   return out;
 }
 
-// Word i, 0 to 3.
-__device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
-// A lane's words of a tile.
+// A lane's numbers of a tile.
+template <PackedKind kKind>
 struct QuantWords {
-  uint4 of_steps;  // of kStepsOfLoad steps of 16 inputs
-  uint4 upper;     // kQ6: the upper bits of the whole tile
+  static constexpr int kLoads = quant_number_bytes(kKind) / (32 * 16);
+  uint4 of[kLoads];
+
+  [[nodiscard]] __device__ __forceinline__ uint32_t word(int i) const {
+    const uint4& four = of[i / 4];
+    return i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+  }
 };
 
-// How a number becomes a float: its bits are taken as they are. They are a subnormal float or one of the smallest exponent, whose
-// steps are equal, so their value is the number times the smallest float (2^-133 of bf16, 2^-149 of float32), exactly, for up to
-// 8 bits of a bf16 and 24 of a float32. A number further up in the bits is a power of two larger. Scales take these factors
-// back, but for QuantNumbers::kTimes, else they could be too large for a float: sums are multiplied by it in the end. Powers of
-// two change no digit. quant_scale_word and quant_float_scale are what tiles hold.
+// How a number becomes a bf16: its bits are taken as they are. They are a subnormal bf16 or one of the smallest exponent, whose
+// steps are equal, so their value is the number times the smallest one (2^-133), exactly, for up to 8 bits. A number further up in
+// the bits is a power of two larger. Scales take these factors back, but for QuantNumbers::kTimes, else they could be too large for
+// a bf16: sums are multiplied by it in the end. Powers of two change no digit. quant_scale_word is what tiles hold.
 
-// The scale of a row in a group, for pairs of inputs. word: as it is in a tile.
+// The scale of a row in a group, for pairs of inputs. word: as it is in a tile, with what else is in its kBytes.
 //
 // A bf16. The zero point is 0 or a power of two, so its product with the scale is exact and the weight is rounded once.
 struct Bf16Scale {
@@ -63,6 +63,40 @@ struct Bf16Scale {
   __device__ void set_scale(uint32_t word) {
     upper = __byte_perm(word, 0, 0x1010);
     less = mul_bf16x2(upper, zero);
+  }
+  [[nodiscard]] __device__ uint32_t weights(uint32_t bits) const {
+    return fma_bf16x2(bits, upper, less);
+  }
+};
+
+// A bf16 and a bias, another bf16. There is no zero point.
+struct Bf16BiasScale {
+  static constexpr int kBytes = 4;
+  static constexpr bool kHasZeros = false;
+  uint32_t upper;
+  uint32_t less;
+
+  __device__ void set_zero(uint32_t /*bits*/) {}
+  __device__ void set_scale(uint32_t word) {
+    upper = __byte_perm(word, 0, 0x1010);
+    less = __byte_perm(word, 0, 0x3232);
+  }
+  [[nodiscard]] __device__ uint32_t weights(uint32_t bits) const {
+    return fma_bf16x2(bits, upper, less);
+  }
+};
+
+// Bf16Scale or Bf16BiasScale, as the matrix has it.
+struct OneBf16Scale {
+  static constexpr bool kHasZeros = false;
+  uint32_t upper;
+  uint32_t less;
+  uint32_t zero;
+
+  __device__ void set_zero(uint32_t bits) { zero = bits ^ 0x80008000U; }
+  __device__ void set_scale(uint32_t word, QuantScales form) {
+    upper = __byte_perm(word, 0, 0x1010);
+    less = form == QuantScales::kBiased ? __byte_perm(word, 0, 0x3232) : mul_bf16x2(upper, zero);
   }
   [[nodiscard]] __device__ uint32_t weights(uint32_t bits) const {
     return fma_bf16x2(bits, upper, less);
@@ -118,25 +152,48 @@ struct TwoBf16Scale {
   }
 };
 
+// Any of these, as the matrix has it. What it has not is -0, which changes no sum, not even the sign of zero.
+struct AnyBf16Scale {
+  static constexpr bool kHasZeros = true;
+  uint32_t upper;
+  uint32_t lower;  // of two bf16
+  uint32_t less;   // the bias
+  uint32_t zero;
+
+  __device__ void set_zero(uint32_t bits) { zero = bits; }
+  // form: of the matrix.
+  __device__ void set_scale(uint32_t word, QuantScales form) {
+    upper = __byte_perm(word, 0, form == QuantScales::kTwo ? 0x3232 : 0x1010);
+    lower = form == QuantScales::kTwo ? __byte_perm(word, 0, 0x1010) : 0x80008000U;
+    less = form == QuantScales::kBiased ? __byte_perm(word, 0, 0x3232) : 0x80008000U;
+  }
+  [[nodiscard]] __device__ uint32_t times(uint32_t numbers) const {
+    return fma_bf16x2(numbers, upper, fma_bf16x2(numbers, lower, less));
+  }
+  [[nodiscard]] __device__ uint32_t weights(uint32_t bits) const {
+    return times(sub_bf16x2(bits, zero));
+  }
+};
+
 // weights: one of the four registers for 16 inputs, a pair of bf16, each the weight divided by kTimes. step: of 16 inputs, of the
 // tile. half: inputs c and c + 1, or the ones 8 behind them. row: 0 is row u, 1 is row u + 8. scale: of that row.
 // AnyScale: the type of scales that serves every matrix.
-template <PackedKind kKind, bool kF32Scales>
+template <PackedKind kKind>
 struct QuantNumbers;
 
 template <>
-struct QuantNumbers<PackedKind::kF8, false> {
+struct QuantNumbers<PackedKind::kF8> {
   using AnyScale = TwoBf16Scale;
-  static constexpr int kStepsOfLoad = 2;  // of 16 inputs, in a lane's 16 bytes
+  using Words = QuantWords<PackedKind::kF8>;
   static constexpr float kTimes = 1.0F;
   __device__ static uint32_t zero_of(int /*row*/, uint32_t /*zero*/) { return 0; }
 
   template <typename Scale>
   __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const Scale& scale) {
+      const Words& words, int step, int half, int row, const Scale& scale) {
     // Two e4m3 numbers as bf16 that are 2^-120 times as large: their bits in the places of sign, exponent and fraction
     // (quant_f8_word). Without branches, as some callers know the row at run time only.
-    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
+    const uint32_t word = words.word(step * 2 + half);
     const uint32_t turned = __funnelshift_r(word, word, 4 * row);
     return scale.times((turned & (row == 0 ? 0x87f087f0U : 0x87808780U)) |
                        (word << 4 & (row == 0 ? 0U : 0x00700070U)));
@@ -144,10 +201,10 @@ struct QuantNumbers<PackedKind::kF8, false> {
 };
 
 template <>
-struct QuantNumbers<PackedKind::kQ4, false> {
-  using AnyScale = TwoBf16Scale;
-  static constexpr int kStepsOfLoad = 4;
-  static constexpr float kTimes = kPairTimes;
+struct QuantNumbers<PackedKind::kQ4> {
+  using AnyScale = AnyBf16Scale;
+  using Words = QuantWords<PackedKind::kQ4>;
+  static constexpr float kTimes = kIntegerTimes;
   // Bits of two zero points where weights() has those of the numbers.
   __device__ static uint32_t zero_of(int row, uint32_t zero) {
     return zero * 0x00010001U << (4 * row);
@@ -155,136 +212,50 @@ struct QuantNumbers<PackedKind::kQ4, false> {
 
   template <typename Scale>
   __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const Scale& scale) {
-    const uint32_t nibbles = word_of(words.of_steps, step % 4) >> (8 * half);
+      const Words& words, int step, int half, int row, const Scale& scale) {
+    const uint32_t nibbles = words.word(step) >> (8 * half);
     return scale.weights(nibbles & 0x000f000fU << (4 * row));
   }
 };
 
+// Of a word with bytes of rows u and u + 8, those of one: row u has bytes 1 and 3, row u + 8 bytes 0 and 2.
+__device__ __forceinline__ uint32_t bytes_of_row(uint32_t word, int row) {
+  return __byte_perm(word, 0, row == 0 ? 0x4341 : 0x4240);
+}
+
 template <>
-struct QuantNumbers<PackedKind::kQ8, false> {
-  using AnyScale = TwoBf16Scale;
-  static constexpr int kStepsOfLoad = 2;
-  static constexpr float kTimes = kPairTimes;
+struct QuantNumbers<PackedKind::kQ6> {
+  using AnyScale = AnyBf16Scale;
+  using Words = QuantWords<PackedKind::kQ6>;
+  static constexpr float kTimes = kIntegerTimes;
   __device__ static uint32_t zero_of(int /*row*/, uint32_t zero) { return zero * 0x00010001U; }
 
   template <typename Scale>
   __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const Scale& scale) {
-    // Row u has bytes 1 and 3 of a word, row u + 8 has bytes 0 and 2.
-    return scale.weights(
-        __byte_perm(word_of(words.of_steps, step % 2 * 2 + half), 0, row == 0 ? 0x4341 : 0x4240));
-  }
-};
-
-// Float32 scales and biases. set_scale without a bias: of a matrix that has none.
-//
-// kSubtracts: serves every matrix: the zero point is subtracted. Else a matrix has biases or a zero point, not both, and the
-// zero point's product with the scale takes the place of the bias. It is exact: a zero point is a power of two.
-//
-// The scale of a row whose numbers are nibbles. These are not shifted: in half a word row u has nibbles 0 and 2, row u + 8
-// nibbles 1 and 3. scale[1]: of the nibbles that are 8 bits further up.
-template <bool kSubtracts>
-struct NibbleScale {
-  float zero[2];
-  float scale[2];
-  float less;
-
-  __device__ void set_codes(int row, const QuantCodes& codes) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      zero[i] = __uint_as_float(codes.zero_point << (4 * row + 8 * i));
+      const Words& words, int step, int half, int row, const Scale& scale) {
+    const int first = step / 2 * 3;
+    const int at = step % 2 * 2 + half;
+    if (at < 3) {
+      const uint32_t word = words.word(first + at);
+      return scale.weights((row == 0 ? word >> 8 : word) & 0x003f003fU);
     }
-  }
-  __device__ void set_scale(float of_row) {
-    set_scale(of_row, kSubtracts ? -0.0F : -__fmul_rn(of_row, zero[0]));
-  }
-  __device__ void set_scale(float of_row, float bias) {
-    scale[0] = of_row;
-    scale[1] = __fmul_rn(of_row, 0x1p-8F);
-    less = bias;
-  }
-  [[nodiscard]] __device__ float weight(uint32_t bits, int i) const {
-    const float number = __uint_as_float(bits);
-    return __fmaf_rn(kSubtracts ? __fsub_rn(number, zero[i]) : number, scale[i], less);
+    const uint32_t lower =
+        and_or(words.word(first) >> 6, 0x03030303U, words.word(first + 1) >> 4 & 0x0c0c0c0cU);
+    return scale.weights(bytes_of_row(and_or(words.word(first + 2) >> 2, 0x30303030U, lower), row));
   }
 };
 
 template <>
-struct QuantNumbers<PackedKind::kQ4, true> {
-  using AnyScale = NibbleScale<true>;
-  template <bool kHasBiases>
-  using Scale = NibbleScale<false>;
-  static constexpr int kStepsOfLoad = 4;
-  static constexpr float kTimes = kFloatTimes;
+struct QuantNumbers<PackedKind::kQ8> {
+  using AnyScale = AnyBf16Scale;
+  using Words = QuantWords<PackedKind::kQ8>;
+  static constexpr float kTimes = kIntegerTimes;
+  __device__ static uint32_t zero_of(int /*row*/, uint32_t zero) { return zero * 0x00010001U; }
 
-  template <bool kSubtracts>
+  template <typename Scale>
   __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const NibbleScale<kSubtracts>& scale) {
-    const uint32_t word = word_of(words.of_steps, step % 4);
-    const uint32_t mask = 0xfU << (4 * row + 8 * half);
-    return pack_bf16(scale.weight(word & mask, half), scale.weight(word >> 16 & mask, half));
-  }
-};
-
-template <>
-struct QuantNumbers<PackedKind::kQ6, true> {
-  using AnyScale = NibbleScale<true>;
-  template <bool kHasBiases>
-  using Scale = NibbleScale<kHasBiases>;
-  static constexpr int kStepsOfLoad = 4;
-  static constexpr float kTimes = kFloatTimes;
-
-  template <bool kSubtracts>
-  __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const NibbleScale<kSubtracts>& scale) {
-    const uint32_t word = word_of(words.of_steps, step % 4);
-    const uint32_t pair = word_of(words.upper, step / 2);
-    const uint32_t above = step % 2 == 0 ? pair : __byte_perm(pair, 0, 0x1032);
-    const uint32_t mask = 0xfU << (4 * row + 8 * half);
-    const uint32_t two = 0x30U << (4 * row + 8 * half);
-    return pack_bf16(scale.weight((word & mask) | (above & two), half),
-                     scale.weight((word >> 16 & mask) | (above >> 2 & two), half));
-  }
-};
-
-// The scale of a row whose numbers are bytes.
-template <bool kSubtracts>
-struct ByteScale {
-  float zero;
-  float scale;
-  float less;
-
-  __device__ void set_codes(int /*row*/, const QuantCodes& codes) {
-    zero = __uint_as_float(codes.zero_point);
-  }
-  __device__ void set_scale(float of_row) {
-    set_scale(of_row, kSubtracts ? -0.0F : -__fmul_rn(of_row, zero));
-  }
-  __device__ void set_scale(float of_row, float bias) {
-    scale = of_row;
-    less = bias;
-  }
-  // The weight of byte i of a word.
-  [[nodiscard]] __device__ float weight(uint32_t word, int i) const {
-    const float number = __uint_as_float(__byte_perm(word, 0, 0x4440 + i));
-    return __fmaf_rn(kSubtracts ? __fsub_rn(number, zero) : number, scale, less);
-  }
-};
-
-template <>
-struct QuantNumbers<PackedKind::kQ8, true> {
-  using AnyScale = ByteScale<true>;
-  template <bool kHasBiases>
-  using Scale = ByteScale<kHasBiases>;
-  static constexpr int kStepsOfLoad = 2;
-  static constexpr float kTimes = kFloatTimes;
-
-  template <bool kSubtracts>
-  __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const ByteScale<kSubtracts>& scale) {
-    const uint32_t word = word_of(words.of_steps, step % 2 * 2 + half);
-    return pack_bf16(scale.weight(word, 1 - row), scale.weight(word, 3 - row));
+      const Words& words, int step, int half, int row, const Scale& scale) {
+    return scale.weights(bytes_of_row(words.word(step * 2 + half), row));
   }
 };
 
@@ -295,23 +266,25 @@ __device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t select
   return out;
 }
 
-// The scale of a row whose numbers are places in a table of bytes. Scales may be as large or small as a float32 (MXFP4 has powers of
-// two), so a byte is read as the float32 2^23 + byte, and kTimes is 1.
+// The scale of a row whose numbers are places in a table of bytes, a float32. It may be as large or small as one can be (MXFP4 has
+// powers of two), so a byte is read as the float32 2^23 + byte, and kTimes is 1.
 struct TableScale {
+  static constexpr int kBytes = 4;
+  static constexpr bool kHasZeros = false;
   static constexpr uint32_t kTwoTo23 = 0x4b000000U;  // the bits of 2^23
   float zero;
   float scale;
   uint32_t table[4];
 
-  __device__ void set_codes(int /*row*/, const QuantCodes& codes) {
+  __device__ void set_codes(const QuantCodes& codes) {
     zero = __uint_as_float(kTwoTo23 + codes.zero_point);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       table[i] = codes.table[i];
     }
   }
-  __device__ void set_scale(float of_row) { scale = of_row; }
-  __device__ void set_scale(float of_row, float /*bias*/) { scale = of_row; }
+  __device__ void set_scale(uint32_t word) { scale = __uint_as_float(word); }
+  __device__ void set_scale(uint32_t word, QuantScales /*form*/) { set_scale(word); }
   // The numbers at the places that the lower four nibbles name, one a byte. prmt takes three bits of a place: it looks up in
   // both halves of the table, then chooses by the fourth.
   [[nodiscard]] __device__ uint32_t look_up(uint32_t nibbles) const {
@@ -328,16 +301,14 @@ struct TableScale {
 };
 
 template <>
-struct QuantNumbers<PackedKind::kTable, true> {
+struct QuantNumbers<PackedKind::kTable> {
   using AnyScale = TableScale;
-  template <bool kHasBiases>
-  using Scale = TableScale;
-  static constexpr int kStepsOfLoad = 4;
+  using Words = QuantWords<PackedKind::kTable>;
   static constexpr float kTimes = 1.0F;
 
   __device__ __forceinline__ static uint32_t weights(
-      const QuantWords& words, int step, int half, int row, const TableScale& scale) {
-    const uint32_t word = word_of(words.of_steps, step % 4);
+      const Words& words, int step, int half, int row, const TableScale& scale) {
+    const uint32_t word = words.word(step);
     const int place = 2 * half + row;
     return pack_bf16(scale.weight(scale.look_up(word), place),
                      scale.weight(scale.look_up(word >> 16), place));
@@ -347,7 +318,7 @@ struct QuantNumbers<PackedKind::kTable, true> {
 // All four registers for 16 inputs: row u at c and c + 1; row u + 8; row u at c + 8 and c + 9; row u + 8. scales: of rows u and
 // u + 8.
 template <typename Numbers, typename Scale>
-__device__ __forceinline__ void dequantise_step(const QuantWords& words,
+__device__ __forceinline__ void dequantise_step(const typename Numbers::Words& words,
                                                 int step,
                                                 const Scale (&scales)[2],
                                                 uint32_t (&d)[4]) {
@@ -358,12 +329,12 @@ __device__ __forceinline__ void dequantise_step(const QuantWords& words,
 }
 
 // Sets the fields of a row's scale that are the same for all groups. row: as in QuantNumbers.
-template <PackedKind kKind, bool kF32Scales, typename Scale>
+template <PackedKind kKind, typename Scale>
 __device__ __forceinline__ void set_codes(const QuantCodes& codes, int row, Scale& scale) {
-  if constexpr (kF32Scales) {
-    scale.set_codes(row, codes);
+  if constexpr (kKind == PackedKind::kTable) {
+    scale.set_codes(codes);
   } else {
-    scale.set_zero(QuantNumbers<kKind, kF32Scales>::zero_of(row, codes.zero_point));
+    scale.set_zero(QuantNumbers<kKind>::zero_of(row, codes.zero_point));
   }
 }
 

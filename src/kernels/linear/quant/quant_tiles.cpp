@@ -22,21 +22,38 @@ struct TileNumbers {
   uint8_t at[kRows][kCols];
 };
 
+// The bytes of a lane's word for two inputs from column c on.
+uint32_t bytes_at(const TileNumbers& tile, int64_t lane, int64_t c) {
+  const int64_t u = lane / 4;
+  uint32_t bytes = 0;
+  for (int64_t next = 0; next < 2; ++next) {
+    const uint32_t pair = tile.at[u + 8][c + next] | uint32_t{tile.at[u][c + next]} << 8;
+    bytes |= pair << (16 * next);
+  }
+  return bytes;
+}
+
 void put_bytes(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
   for (int64_t step = 0; step < kCols / 16; ++step) {
     for (int64_t lane = 0; lane < 32; ++lane) {
-      const int64_t u = lane / 4;
       for (int64_t word = 0; word < 2; ++word) {
-        const int64_t c = step * 16 + lane % 4 * 2 + word * 8;
-        uint32_t bytes = 0;
-        for (int64_t next = 0; next < 2; ++next) {
-          const uint32_t pair = tile.at[u + 8][c + next] | uint32_t{tile.at[u][c + next]} << 8;
-          bytes |= pair << (16 * next);
-        }
+        uint32_t bytes = bytes_at(tile, lane, step * 16 + lane % 4 * 2 + word * 8);
         bytes = kind == PackedKind::kF8 ? quant_f8_word(bytes) : bytes;
         std::memcpy(
             to + step / 2 * 512 + lane * 16 + step % 2 * 8 + word * 4, &bytes, sizeof(bytes));
       }
+    }
+  }
+}
+
+void put_six_bits(const TileNumbers& tile, uint8_t* to) {
+  for (int64_t lane = 0; lane < 32; ++lane) {
+    for (int64_t i = 0; i < kCols / 32 * 3; ++i) {  // words
+      const int64_t first = i / 3 * 32 + lane % 4 * 2;
+      const uint32_t own = bytes_at(tile, lane, first + i % 3 * 8);
+      const uint32_t fourth = bytes_at(tile, lane, first + 24);
+      const uint32_t word = own | (fourth >> (2 * (i % 3)) & 0x03030303U) << 6;
+      std::memcpy(to + i / 4 * 512 + lane * 16 + i % 4 * 4, &word, sizeof(word));
     }
   }
 }
@@ -58,33 +75,16 @@ void put_nibbles(const TileNumbers& tile, uint8_t* to) {
   }
 }
 
-// Bits 4 and 5.
-void put_upper_bits(const TileNumbers& tile, uint8_t* to) {
-  for (int64_t lane = 0; lane < 32; ++lane) {
-    const int64_t u = lane / 4;
-    for (int64_t pair = 0; pair < kCols / 32; ++pair) {
-      uint32_t word = 0;
-      for (int64_t at = 0; at < 16; ++at) {  // second 16 inputs, next input, nibble
-        const int64_t j = at % 4;
-        const int64_t next = at / 4 % 2;
-        const int64_t c = pair * 32 + at / 8 * 16 + lane % 4 * 2 + next + j / 2 * 8;
-        const uint32_t upper = tile.at[u + j % 2 * 8][c] >> 4;
-        word |= std::rotl(upper, static_cast<int>(4 + 4 * j + 2 * next + at / 8 * 16));
-      }
-      std::memcpy(to + lane * 16 + pair * 4, &word, sizeof(word));
-    }
-  }
-}
-
 void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
-  if (kind == PackedKind::kQ4 || kind == PackedKind::kTable || kind == PackedKind::kQ6) {
-    put_nibbles(tile, to);
-    if (kind == PackedKind::kQ6) {
-      put_upper_bits(tile, to + quant_number_bytes(PackedKind::kQ4));
-    }
-    return;
+  switch (kind) {
+    case PackedKind::kQ4:
+    case PackedKind::kTable:
+      return put_nibbles(tile, to);
+    case PackedKind::kQ6:
+      return put_six_bits(tile, to);
+    default:
+      return put_bytes(kind, tile, to);
   }
-  put_bytes(kind, tile, to);
 }
 
 }  // namespace
@@ -102,13 +102,10 @@ QuantCodes quant_codes(const PackedWeight& weight) {
   return codes;
 }
 
-uint16_t quant_weight(float number, float scale) {
-  const float upper = bf16_to_f32(f32_to_bf16(scale));
-  const float lower = bf16_to_f32(f32_to_bf16(scale - upper));
-  const float rest = bf16_to_f32(f32_to_bf16(number * lower));
-  // Exact in double. A float32 that keeps what it lacks in its last bit (rounding to odd) rounds to the right bf16.
-  const double sum =
-      static_cast<double>(number) * static_cast<double>(upper) + static_cast<double>(rest);
+namespace {
+
+// sum, exact, rounded once to bf16: a float32 that keeps what it lacks in its last bit (rounding to odd) rounds to the right bf16.
+uint16_t rounded_once(double sum) {
   auto rounded = static_cast<float>(sum);
   const double missing = sum - static_cast<double>(rounded);
   if (missing != 0.0 && (std::bit_cast<uint32_t>(rounded) & 1U) == 0) {
@@ -117,8 +114,19 @@ uint16_t quant_weight(float number, float scale) {
   return f32_to_bf16(rounded);
 }
 
+}  // namespace
+
+uint16_t quant_weight(float number, float scale) {
+  const float upper = bf16_to_f32(f32_to_bf16(scale));
+  const float lower = bf16_to_f32(f32_to_bf16(scale - upper));
+  const float rest = bf16_to_f32(f32_to_bf16(number * lower));
+  return rounded_once(static_cast<double>(number) * static_cast<double>(upper) +
+                      static_cast<double>(rest));
+}
+
 uint16_t quant_weight(float number, float scale, float bias) {
-  return f32_to_bf16(number * scale + bias);
+  return rounded_once(static_cast<double>(number) * static_cast<double>(scale) +
+                      static_cast<double>(bias));
 }
 
 size_t quant_row_bytes(const PackedWeight& weight) {
@@ -143,13 +151,12 @@ void pack_quant_tiles(const PackedWeight& weight,
     pack_fp8_unit(weight, count, rows.numbers, rows.scales, out);
     return;
   }
-  const bool floats = weight.scales == ScaleForm::kF32;
+  const bool table = weight.kind == PackedKind::kTable;
   const bool bf16 = weight.scales == ScaleForm::kBF16;
-  WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias);
-  WR_CHECK(!bf16 || weight.kind == PackedKind::kQ4 || weight.kind == PackedKind::kQ8 ||
-           weight.kind == PackedKind::kF8);
-  WR_CHECK(weight.kind != PackedKind::kTable ||
-           (floats && !weight.has_bias && weight.numbers != nullptr && weight.scale_unit == 1.0F));
+  WR_CHECK((weight.scales == ScaleForm::kF32) == table && (bf16 || !weight.has_bias));
+  WR_CHECK(weight.kind != PackedKind::kQ6 || bf16);
+  WR_CHECK(!table || (!weight.has_bias && !weight.has_zero_points && weight.numbers != nullptr &&
+                      weight.scale_unit == 1.0F));
   WR_CHECK(has_quant_group(weight), "{}", weight.group);
   const int64_t k = weight.k;
   const int64_t groups = ceil_div<int64_t>(k, weight.group);
@@ -163,29 +170,29 @@ void pack_quant_tiles(const PackedWeight& weight,
     }
     put_numbers(weight.kind, tile, to);
     uint8_t* scales = to + quant_number_bytes(weight.kind);
-    const int64_t scale_bytes = quant_scale_bytes(weight) + (weight.has_bias ? 4 : 0);
+    const int64_t scale_bytes = quant_scale_bytes(weight);
     uint8_t* zeros = scales + of_tile * kRows * scale_bytes;
     for (int64_t g = 0; g < of_tile; ++g) {
       const int64_t group = first / weight.group + g;
       for (int64_t r = 0; r < kRows; ++r) {
         const bool there = r < count && group < groups;
         const int64_t from = r * groups + group;
-        const uint32_t scale =
-            !there   ? 0
-            : floats ? std::bit_cast<uint32_t>(quant_float_scale(weight.kind, r, rows.scales[from]))
-                     : quant_scale_word(weight.kind, r, rows.scales[from]);
-        uint8_t* at = scales + (g * kRows + r) * scale_bytes;
+        uint32_t word = !there  ? 0
+                        : table ? std::bit_cast<uint32_t>(rows.scales[from])
+                                : quant_scale_word(weight.kind, r, rows.scales[from]);
         if (bf16) {
-          WR_CHECK((scale & 0xffffU) == 0, "{} is no bf16", rows.scales[from]);
-          const auto upper = static_cast<uint16_t>(scale >> 16);
-          std::memcpy(at, &upper, sizeof(upper));
-        } else {
-          std::memcpy(at, &scale, sizeof(scale));
+          WR_CHECK((word & 0xffffU) == 0 || !there || !std::isfinite(rows.scales[from]),
+                   "{} is no bf16",
+                   rows.scales[from]);
+          word >>= 16;
         }
-        if (weight.has_bias) {
-          const float bias = there ? rows.biases[from] / kFloatTimes : 0.0F;
-          std::memcpy(at + sizeof(scale), &bias, sizeof(bias));
+        if (weight.has_bias && there) {
+          const auto bias = std::bit_cast<uint32_t>(rows.biases[from] / kIntegerTimes);
+          WR_CHECK((bias & 0xffffU) == 0, "{} is no bf16", rows.biases[from]);
+          word |= bias;
         }
+        std::memcpy(
+            scales + (g * kRows + r) * scale_bytes, &word, static_cast<size_t>(scale_bytes));
         if (weight.has_zero_points) {
           zeros[g * kRows + r] = there ? rows.zeros[from] : 0;
         }

@@ -21,17 +21,18 @@
 //           (u, c), byte 3 (u, c + 1), byte 0 (u + 8, c), byte 2 (u + 8, c + 1). Of kF8 the bits are in quant_f8_word's order.
 //   4 bits: one word for 16 inputs. Nibbles 0 to 3 are (u, c), (u + 8, c), (u, c + 8), (u + 8, c + 8); nibbles 4 to 7 the
 //           same one input further.
-//   6 bits: the lower four bits as above, then the upper two, one word for 32 inputs. Those of nibble j are the word's bits
-//           4 + 4 j and 5 + 4 j; of nibble 4 + j the two bits above these; of the second 16 inputs 16 bits further. Bits wrap
-//           round.
+//   6 bits: three words for 32 inputs. As with 8 bits, four words would have the numbers at c and c + 1, at c + 8 and c + 9, and the
+//           same 16 inputs further. The first three have them in the lower six bits of bytes. A byte's upper two bits, word by word,
+//           are bits 0 and 1, 2 and 3, and 4 and 5 of the fourth's number there.
 // Then come the scales in one of three forms:
 //   kF16: [128 / group][16 rows], each as two bf16 (quant_scale_word); then, if a row's groups have zero points, these as
-//         bytes, likewise. kBF16: the same with one bf16 each; only kF8, kQ4 and kQ8.
-//   kF32: [128 / group][16 rows], each a float32, with a bias another float32 behind it. kQ4, kQ6, kQ8 and kTable, which has no bias.
+//         bytes, likewise. kF8, kQ4 and kQ8.
+//   kBF16: the same with one bf16 each, or, if groups have biases, with the bias as a bf16 behind it. kF8, kQ4, kQ6 and kQ8.
+//   kF32: [128 / group][16 rows], each a float32. kTable.
 //
-// Kernels take a weight as the bf16 quant_weight. With kBF16 and kF16 it is the exact value rounded to bf16; with kF16 in rare cases
-// one unit in the last place off: if the value is within 2^-8 units of the middle between two bf16 numbers. With kF32 it is
-// always the float32 scale * number + bias rounded to bf16, as in rows of bf16 that are decoded from GGUF's blocks.
+// Kernels take a weight as the bf16 quant_weight. With kBF16 it is the exact scale * number + bias rounded to bf16; with kF16, too, but
+// in rare cases one unit in the last place off: if the value is within 2^-8 units of the middle between two bf16 numbers. With kF32
+// it is the float32 product rounded to bf16.
 namespace warprow {
 
 inline constexpr int32_t kQuantTileRows = 16;
@@ -65,22 +66,35 @@ constexpr bool has_quant_tiles(PackedKind kind) {
 }
 // Whether tiles with these scales can have the weight's groups.
 constexpr bool has_quant_group(const PackedWeight& weight) {
-  return weight.group == 32 ||
-         (weight.scales == ScaleForm::kF32 ? weight.group == 16
-                                           : weight.group == 64 || weight.group == kQuantTileCols);
+  const bool small = weight.kind == PackedKind::kQ6 || weight.kind == PackedKind::kTable ||
+                     (weight.scales == ScaleForm::kBF16 && !weight.has_zero_points);
+  const bool large =
+      weight.kind != PackedKind::kQ6 && weight.kind != PackedKind::kTable && !weight.has_bias;
+  return weight.group == 32 || (weight.group == 16 && small) ||
+         ((weight.group == 64 || weight.group == kQuantTileCols) && large);
 }
-// Whether kernels take the weight's zero point and biases (Bf16Scale and NibbleScale in quant_numbers.cuh).
+// Whether kernels take the weight's zero point and biases (Bf16Scale and Bf16BiasScale in quant_numbers.cuh).
 constexpr bool has_quant_codes(const PackedWeight& weight) {
   return (weight.zero_point & (weight.zero_point - 1)) == 0 &&
-         !(weight.kind == PackedKind::kQ4 && weight.has_bias && weight.zero_point != 0);
+         !(weight.has_bias && (weight.zero_point != 0 || weight.has_zero_points));
 }
-// Bytes of a row's scale in a group, without bias and zero point.
+// What a tile has of a row in a group: a bf16, two, one with a bias, or a float32.
+enum class QuantScales : uint8_t { kOne, kTwo, kBiased, kFloat };
+constexpr QuantScales quant_scales(const PackedWeight& weight) {
+  return weight.kind == PackedKind::kTable  ? QuantScales::kFloat
+         : weight.scales == ScaleForm::kF16 ? QuantScales::kTwo
+         : weight.has_bias                  ? QuantScales::kBiased
+                                            : QuantScales::kOne;
+}
+// Its bytes, without a zero point.
+constexpr int32_t quant_scale_bytes(QuantScales scales) {
+  return scales == QuantScales::kOne ? 2 : 4;
+}
 constexpr int32_t quant_scale_bytes(const PackedWeight& weight) {
-  return weight.scales == ScaleForm::kBF16 ? 2 : 4;
+  return quant_scale_bytes(quant_scales(weight));
 }
 constexpr int32_t quant_tile_bytes(const PackedWeight& weight) {
-  const int32_t of_group =
-      quant_scale_bytes(weight) + (weight.has_zero_points ? 1 : 0) + (weight.has_bias ? 4 : 0);
+  const int32_t of_group = quant_scale_bytes(weight) + (weight.has_zero_points ? 1 : 0);
   const int32_t bytes =
       quant_number_bytes(weight.kind) + kQuantTileCols / weight.group * kQuantTileRows * of_group;
   return bytes <= 2048 ? bytes : (bytes + 31) / 32 * 32;  // see quant_tile_pieces
@@ -97,38 +111,27 @@ struct QuantCodes {
 };
 [[nodiscard]] QuantCodes quant_codes(const PackedWeight& weight);
 
-// Tiles with kF16 or kBF16 hold scales of magnitudes below this.
+// Tiles with kF16 hold scales of magnitudes below this; with kBF16 those of kF8, too. Others are below 2^26, as GGUF's halves times 6
+// bits are.
 inline constexpr float kQuantScaleLimit = 128.0F;
-// Kernels make weights of integers divided by these (quant_numbers.cuh): with kF16 and kBF16, and with kF32.
-inline constexpr float kPairTimes = 0x1p16F;
-inline constexpr float kFloatTimes = 0x1p48F;
+// Kernels make weights of integers divided by this (quant_numbers.cuh).
+inline constexpr float kIntegerTimes = 0x1p48F;
 // A scale in a tile with kF16: the upper half is the nearest bf16, the lower half the bf16 nearest to what is missing. With kBF16: the
-// upper half alone. row: of the tile.
+// upper half alone. row: of the tile. A bias in a tile is bias / kIntegerTimes.
 // Kernels read numbers as multiples of tiny floats, so scales are that much larger: e4m3 numbers as 2^-120 times what they are; the
 // others as 2^-133 times, nibbles of the lower eight rows as 2^-129 times (quant_numbers.cuh).
 [[nodiscard]] WR_HD inline uint32_t quant_scale_word(PackedKind kind, int64_t row, float scale) {
   const bool lower_rows = kind == PackedKind::kQ4 && row >= kQuantTileRows / 2;
   const float stored = scale * (kind == PackedKind::kF8 ? 0x1p120F
-                                : lower_rows            ? 0x1p113F
-                                                        : 0x1p117F);  // 2^133 / kPairTimes
+                                : lower_rows            ? 0x1p81F
+                                                        : 0x1p85F);  // 2^133 / kIntegerTimes
   const uint16_t upper = f32_to_bf16(stored);
   const uint16_t lower = f32_to_bf16(stored - bf16_to_f32(upper));
   return static_cast<uint32_t>(upper) << 16 | lower;
 }
-// A scale in a tile with kF32, and a bias there is bias / kFloatTimes. row: of the tile. Kernels read a number as 2^-149 times what it
-// is, nibbles of the lower eight rows as 2^-145 times. kTable's are as they are. Scales are below 2^26, as GGUF's halves times 6
-// bits are.
-[[nodiscard]] WR_HD inline float quant_float_scale(PackedKind kind, int64_t row, float scale) {
-  if (kind == PackedKind::kTable) {
-    return scale;
-  }
-  const bool nibbles = kind == PackedKind::kQ4 || kind == PackedKind::kQ6;
-  return scale *
-         (nibbles && row >= kQuantTileRows / 2 ? 0x1p97F : 0x1p101F);  // 2^149 / kFloatTimes
-}
 // number: the e4m3 number, or q less its zero point.
 [[nodiscard]] uint16_t quant_weight(float number, float scale);
-// The same with kF32. The product is exact in float32 (weights/quant_groups.h).
+// The same of kBF16 with a bias, both bf16. kTable's weights are this with a bias of -0, if the scale is any float32.
 [[nodiscard]] uint16_t quant_weight(float number, float scale, float bias);
 
 // Bytes of a matrix.

@@ -145,17 +145,17 @@ struct Producer {
 };
 
 // A warpgroup's products with 64 rows of w.
-template <PackedKind kKind, bool kF32Scales, int kCols>
+template <PackedKind kKind, int kCols>
 class Multiplier {
  public:
-  using Numbers = QuantNumbers<kKind, kF32Scales>;
+  using Numbers = QuantNumbers<kKind>;
   // For few rows each warp uses mma on its own, so it can dequantise the next weights before its products are complete. mma
   // and wgmma have the same bits.
   static constexpr bool kByWarps = kCols == 8;
   static constexpr bool kOverlaps = kCols == 32 || kCols == 64;
-  // With float32 scales, which take more instructions, a warp reads the next tile's numbers before it is done with the current
-  // tile. With other scales that was slower (docs/experiments/linears_cuda.md).
-  static constexpr bool kReadsAhead = kF32Scales;
+  // Of tables, which take more instructions, a warp reads the next tile's numbers before it is done with the current tile. With other
+  // numbers that was slower (docs/experiments/linears_cuda.md).
+  static constexpr bool kReadsAhead = kKind == PackedKind::kTable;
   // Steps of 16 inputs whose numbers are in registers at once, with 128 columns.
   static constexpr int kSteps = 4;
 
@@ -165,10 +165,10 @@ class Multiplier {
         warp_(static_cast<int>(threadIdx.x) / 32) {}
 
   __device__ void run(const Place& at, const Ring& ring, float (&sum)[kCols / 2]) {
-    with_scale_groups<kKind, kF32Scales>(q_.scales, [&]<typename Tile, int kGroupSteps> {
+    with_scale_groups<kKind>(q_.scales, [&]<typename Tile, int kGroupSteps> {
       typename Tile::Scale scales[2];
-      set_codes<kKind, kF32Scales>(q_.scales.codes, 0, scales[0]);
-      set_codes<kKind, kF32Scales>(q_.scales.codes, 1, scales[1]);
+      set_codes<kKind>(q_.scales.codes, 0, scales[0]);
+      set_codes<kKind>(q_.scales.codes, 1, scales[1]);
       run<Tile, kGroupSteps>(at, ring, scales, sum);
     });
     if constexpr (Numbers::kTimes != 1.0F) {
@@ -210,18 +210,13 @@ class Multiplier {
                                                      typename Tile::Words& words,
                                                      typename Tile::Scale (&scales)[2],
                                                      uint32_t (&d)[4][4]) {
-    if constexpr (kHalf == 0) {
-      tile.read_upper(words);
-    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int step = kHalf * 4 + i;
       if (step % kGroupSteps == 0) {
         tile.read_scales(step / kGroupSteps, scales);
       }
-      if (step % Numbers::kStepsOfLoad == 0) {
-        tile.read(words, step / Numbers::kStepsOfLoad);
-      }
+      tile.read_for(words, step, 0);
       Tile::decode(words, step, scales, d[i]);
     }
   }
@@ -352,8 +347,8 @@ class Multiplier {
       if (step % kGroupSteps == 0) {
         tile.read_scales(step / kGroupSteps, scales);
       }
-      if (!kReadsAhead && step % Numbers::kStepsOfLoad == 0) {
-        tile.read(words, step / Numbers::kStepsOfLoad);
+      if constexpr (!kReadsAhead) {
+        tile.read_for(words, step, 0);
       }
       uint32_t d[2][4];
       Tile::decode(words, step, scales, d[0]);
@@ -379,16 +374,13 @@ class Multiplier {
                                            float (&sum)[kCols / 2]) {
     uint32_t d[kSteps][4];
     typename Tile::Words words = {};
-    tile.read_upper(words);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int step = first + i;
       if (i == 0 || step % kGroupSteps == 0) {
         tile.read_scales(step / kGroupSteps, scales);
       }
-      if (step % Numbers::kStepsOfLoad == 0) {
-        tile.read(words, step / Numbers::kStepsOfLoad);
-      }
+      tile.read_for(words, step, first);
       Tile::decode(words, step, scales, d[i]);
     }
     wgmma_fence();
@@ -408,7 +400,7 @@ class Multiplier {
   int warp_;
 };
 
-template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
+template <PackedKind kKind, int kCols, int kGroups>
 __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, kCols <= 64 ? 3 : 1)
 sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__ Maps maps) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
@@ -480,7 +472,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       find_row_scales<S::kConsumers>(p, at, scales);
     }
     float sum[kCols / 2] = {};
-    Multiplier<kKind, kF32Scales, kCols>(q).run(at, ring, sum);
+    Multiplier<kKind, kCols>(q).run(at, ring, sum);
     named_sync(1, S::kConsumers);  // the ring is free: sums reuse its memory
     store_partial_sums<kCols, kGroups>(data, sum);
     if (p.split > 1) {
@@ -517,14 +509,13 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
 
 }  // namespace sm90_quant_detail
 
-template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
+template <PackedKind kKind, int kCols, int kGroups>
 void launch_sm90_quant(Stream& stream,
                        const Sm90GemmArgs& args,
                        const PackedWeight& weight,
                        const Sm90QuantPlan& plan) {
   using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
-  constexpr auto* kKernel =
-      &sm90_quant_detail::sm90_quant_kernel<kKind, kF32Scales, kCols, kGroups>;
+  constexpr auto* kKernel = &sm90_quant_detail::sm90_quant_kernel<kKind, kCols, kGroups>;
   const size_t shared_bytes = sm90_quant_shared_bytes(plan, weight);
   allow_shared_bytes<kKernel>(shared_bytes);
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -535,11 +526,7 @@ void launch_sm90_quant(Stream& stream,
           args, kCols, plan.split, plan.stages, sm90_quant_parts_at(plan, weight)),
       sm90_quant_stage_bytes(plan, weight),
       quant_tile_bytes(weight),
-      {weight.group,
-       quant_codes(weight),
-       weight.has_zero_points,
-       weight.has_bias,
-       weight.scales == ScaleForm::kBF16},
+      {weight.group, quant_codes(weight), quant_scales(weight), weight.has_zero_points},
       quant_tile_pieces(quant_tile_bytes(weight)),
       args.k % 64 == 0,
       0};
@@ -581,15 +568,15 @@ void launch_sm90_quant(Stream& stream,
   as_cuda(stream).note_launch("sm90_quant_gemm");
 }
 
-template void launch_sm90_quant<WR_KIND, WR_F32_SCALES, WR_COLS, 1>(Stream& stream,
-                                                                    const Sm90GemmArgs& args,
-                                                                    const PackedWeight& weight,
-                                                                    const Sm90QuantPlan& plan);
+template void launch_sm90_quant<WR_KIND, WR_COLS, 1>(Stream& stream,
+                                                     const Sm90GemmArgs& args,
+                                                     const PackedWeight& weight,
+                                                     const Sm90QuantPlan& plan);
 #if WR_COLS == 128
-template void launch_sm90_quant<WR_KIND, WR_F32_SCALES, WR_COLS, 3>(Stream& stream,
-                                                                    const Sm90GemmArgs& args,
-                                                                    const PackedWeight& weight,
-                                                                    const Sm90QuantPlan& plan);
+template void launch_sm90_quant<WR_KIND, WR_COLS, 3>(Stream& stream,
+                                                     const Sm90GemmArgs& args,
+                                                     const PackedWeight& weight,
+                                                     const Sm90QuantPlan& plan);
 #endif
 
 }  // namespace warprow::cuda

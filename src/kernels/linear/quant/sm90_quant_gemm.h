@@ -38,8 +38,8 @@ void sm90_quant_gemm(Stream& stream,
                      const PackedWeight& weight,
                      const Sm90QuantPlan& plan);
 
-// One instance of the kernel for each kind of numbers, form of scales and width (cmake/stubs.cmake).
-template <PackedKind kKind, bool kF32Scales, int kCols, int kGroups>
+// One instance of the kernel for each kind of numbers and width (cmake/stubs.cmake).
+template <PackedKind kKind, int kCols, int kGroups>
 void launch_sm90_quant(Stream& stream,
                        const Sm90GemmArgs& args,
                        const PackedWeight& weight,

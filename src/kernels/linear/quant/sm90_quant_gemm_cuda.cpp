@@ -10,22 +10,21 @@
 namespace warprow::cuda {
 namespace {
 
-template <PackedKind kKind, bool kF32Scales = false>
+template <PackedKind kKind>
 void launch_cols(Stream& stream,
                  const Sm90GemmArgs& args,
                  const PackedWeight& weight,
                  const Sm90QuantPlan& plan) {
   switch (plan.cols) {
     case 8:
-      return launch_sm90_quant<kKind, kF32Scales, 8, 1>(stream, args, weight, plan);
+      return launch_sm90_quant<kKind, 8, 1>(stream, args, weight, plan);
     case 32:
-      return launch_sm90_quant<kKind, kF32Scales, 32, 1>(stream, args, weight, plan);
+      return launch_sm90_quant<kKind, 32, 1>(stream, args, weight, plan);
     case 64:
-      return launch_sm90_quant<kKind, kF32Scales, 64, 1>(stream, args, weight, plan);
+      return launch_sm90_quant<kKind, 64, 1>(stream, args, weight, plan);
     default:
-      return plan.groups == 1
-                 ? launch_sm90_quant<kKind, kF32Scales, 128, 1>(stream, args, weight, plan)
-                 : launch_sm90_quant<kKind, kF32Scales, 128, 3>(stream, args, weight, plan);
+      return plan.groups == 1 ? launch_sm90_quant<kKind, 128, 1>(stream, args, weight, plan)
+                              : launch_sm90_quant<kKind, 128, 3>(stream, args, weight, plan);
   }
 }
 
@@ -49,28 +48,20 @@ void sm90_quant_gemm(Stream& stream,
            plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_quant_shared_bytes(plan, weight), static_cast<size_t>(kSm90GemmSharedBytes));
-  const bool floats = weight.scales == ScaleForm::kF32;
-  WR_CHECK(floats ? !weight.has_zero_points : !weight.has_bias && weight.group >= 32,
-           "groups of {}",
-           weight.group);
+  WR_CHECK(has_quant_group(weight), "groups of {}", weight.group);
   WR_CHECK(has_quant_codes(weight), "zero point {}", weight.zero_point);
   switch (weight.kind) {
     case PackedKind::kF8:
-      WR_CHECK(
-          weight.group == kQuantTileCols && !weight.has_zero_points && !floats, "{}", weight.group);
+      WR_CHECK(weight.group == kQuantTileCols && !weight.has_zero_points, "{}", weight.group);
       return launch_cols<PackedKind::kF8>(stream, args, weight, plan);
     case PackedKind::kQ4:
-      return floats ? launch_cols<PackedKind::kQ4, true>(stream, args, weight, plan)
-                    : launch_cols<PackedKind::kQ4>(stream, args, weight, plan);
+      return launch_cols<PackedKind::kQ4>(stream, args, weight, plan);
     case PackedKind::kQ6:
-      WR_CHECK(floats);
-      return launch_cols<PackedKind::kQ6, true>(stream, args, weight, plan);
+      return launch_cols<PackedKind::kQ6>(stream, args, weight, plan);
     case PackedKind::kTable:
-      WR_CHECK(floats && !weight.has_bias);
-      return launch_cols<PackedKind::kTable, true>(stream, args, weight, plan);
+      return launch_cols<PackedKind::kTable>(stream, args, weight, plan);
     case PackedKind::kQ8:
-      return floats ? launch_cols<PackedKind::kQ8, true>(stream, args, weight, plan)
-                    : launch_cols<PackedKind::kQ8>(stream, args, weight, plan);
+      return launch_cols<PackedKind::kQ8>(stream, args, weight, plan);
     default:
       WR_CHECK(false, "kind {}", static_cast<int>(weight.kind));
   }
