@@ -322,9 +322,13 @@ void sweep_large(Stream& stream, const Product& p, const Room& room, const Weigh
     });
     std::printf(" | %d/%d %.2f", plan.chunks, plan.cols, us);
   };
-  time({256, 1});
-  for (const int32_t parts : kParts) {
-    time({128, parts});
+  for (const int32_t cols : {128, 192, 256}) {
+    time({cols, 1});
+  }
+  for (const int32_t parts : {2, 4}) {
+    for (const int32_t cols : {64, 128, 192}) {
+      time({cols, parts});
+    }
   }
   std::printf("\n");
 }

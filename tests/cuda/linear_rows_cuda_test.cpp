@@ -348,11 +348,9 @@ TEST_F(LinearRowsTest, EqualPartsGiveEqualBits) {
           }
         }
       }
-      cuda::sm90_bf16_gemm_large_m(stream(), args, {128, parts});
-      compare("large M");
-      if (parts == 1) {
-        cuda::sm90_bf16_gemm_large_m(stream(), args, {256, 1});
-        compare("large M, large tiles");
+      for (const int32_t cols : {parts == 1 ? 256 : 64, 128, 192}) {
+        cuda::sm90_bf16_gemm_large_m(stream(), args, {cols, parts});
+        compare(fmt::format("large M, {} columns", cols));
       }
     }
   }

@@ -219,7 +219,7 @@ TEST(LinearPlan, ManyBatchInvariantRows) {
     EXPECT_FALSE(in_blocks(1024, k, kAdd, 1024));
   }
   EXPECT_FALSE(in_blocks(6144, 4096, kStore, 256));  // 8B
-  EXPECT_TRUE(in_blocks(6144, 4096, kStore, 384));
+  EXPECT_FALSE(in_blocks(6144, 4096, kStore, 384));
   for (const int32_t k : {4096, 12288}) {
     EXPECT_TRUE(in_blocks(4096, k, kAdd, 256));
     EXPECT_TRUE(in_blocks(4096, k, kAdd, 384));
@@ -232,6 +232,21 @@ TEST(LinearPlan, ManyBatchInvariantRows) {
   for (const int32_t n : {1024, 4096, 24576}) {
     EXPECT_FALSE(in_blocks(n, 4096, kAdd, 1025));
   }
+}
+
+TEST(LinearPlan, LargeTilesAreAsWideAsFillsTheirWaves) {
+  const auto cols = [](int32_t m, int32_t n, int32_t parts) {
+    return cuda::sm90_large_plan(m, n, parts, 132).cols;
+  };
+  EXPECT_EQ(cols(512, 4096, 1), 128);  // Qwen3-0.6B
+  EXPECT_EQ(cols(768, 4096, 1), 192);
+  EXPECT_EQ(cols(1024, 4096, 1), 256);
+  EXPECT_EQ(cols(512, 6144, 1), 192);
+  EXPECT_EQ(cols(8192, 6144, 1), 256);
+  EXPECT_EQ(cols(1024, 1024, 4), 64);
+  EXPECT_EQ(cols(2048, 1024, 4), 128);
+  EXPECT_EQ(cols(768, 4096, 2), 192);  // 8B
+  EXPECT_EQ(cols(8192, 4096, 2), 128);
 }
 
 TEST(LinearPlan, RoomForSumsOfSquares) {

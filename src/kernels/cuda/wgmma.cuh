@@ -129,6 +129,7 @@ WR_WGMMA(128, "256", "%128", "%129")
   }
 WR_WGMMA_ADD(wgmma, 32, "m64n64k16.f32.bf16.bf16", "%32", "%33", "%34", "1, 1, 0, 0")
 WR_WGMMA_ADD(wgmma, 64, "m64n128k16.f32.bf16.bf16", "%64", "%65", "%66", "1, 1, 0, 0")
+WR_WGMMA_ADD(wgmma, 96, "m64n192k16.f32.bf16.bf16", "%96", "%97", "%98", "1, 1, 0, 0")
 WR_WGMMA_ADD(wgmma, 128, "m64n256k16.f32.bf16.bf16", "%128", "%129", "%130", "1, 1, 0, 0")
 
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T; a from registers. kTransposedB: b lies as [16 x cols].

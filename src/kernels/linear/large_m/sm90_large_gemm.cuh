@@ -20,13 +20,13 @@
 
 // Formula: as in linear.h, for any number of rows of x that are normalised, or half-normalised.
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
-// Mapping: persistent clusters of two CTAs. A CTA has 128 rows of x and 128 or 256 rows of w, the two CTAs of
+// Mapping: persistent clusters of two CTAs. A CTA has 128 rows of x and 64 to 256 rows of w, the two CTAs of
 //   a cluster the same rows of w, of which each loads half for both (multicast). A producer thread fills a ring
 //   of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of x each (rows of x are wgmma's m, rows
 //   of w its n). A SwiGLU tile has gate rows in its first half and their up rows in its second, so that a thread
 //   holds both. Outputs go through shared memory to y by TMA while the next tile is multiplied; a sum is added
 //   to y in L2. Neighbouring tiles share operands in L2.
-// Bytes moved: w once for each 256 rows of x, x once for each 128 or 256 rows of w, mostly from L2. The kernel
+// Bytes moved: w once for each 256 rows of x, x once for each tile's rows of w, mostly from L2. The kernel
 //   fills the ring with w before it waits for the preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. The order depends on k and the number of
 //   parts alone. As sm90_bf16_gemm_small_m with an equal split, bit for bit.
@@ -48,7 +48,7 @@ template <int kCols>
 struct Sizes {
   static constexpr int kStageBytes = kXBytes + kCols * 128;
   static constexpr int kBoxes = 2;  // of a warpgroup's outputs
-  static constexpr int kStages = kCols == 256 ? 4 : 6;
+  static constexpr int kStages = std::min(8, 196 * 1024 / kStageBytes);
   static constexpr int kStagingAt = kStages * kStageBytes;
   static constexpr size_t kSharedBytes = kStagingAt + 2 * kBoxes * kBoxBytes + 1024;
   using Ring = RingCursor<kStages>;
@@ -159,13 +159,17 @@ class Consumer {
       float sum[kCols / 2];
       if constexpr (kParts) {
         float part[kCols / 2];
+#pragma unroll
+        for (float& v : sum) {
+          v = -0.0F;  // changes no sum, not even the sign of zero
+        }
         const int steps = (p_.a.k + 63) / 64;
         for (int chunk = 0; chunk < p_.chunks; ++chunk) {
           const int first = steps * chunk / p_.chunks;
           multiply(ring, steps * (chunk + 1) / p_.chunks - first, part, chunk == 0);
 #pragma unroll
           for (int i = 0; i < kCols / 2; ++i) {
-            sum[i] = chunk == 0 ? part[i] : __fadd_rn(sum[i], part[i]);
+            sum[i] = __fadd_rn(sum[i], part[i]);
           }
         }
       } else {
@@ -267,6 +271,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   using S = Sizes<kCols>;
   extern __shared__ unsigned char memory[];
   constexpr int kStages = S::kStages;
+  constexpr bool kMany = kCols == 192 && kParts;  // registers: sums and parts of 192 rows of w
   __shared__ uint64_t barriers[2 * kStages];
   __shared__ float scales[kRows];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
@@ -284,12 +289,12 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= kConsumers) {
-    lower_registers<40>();
+    lower_registers<kMany ? 24 : 40>();
     if (threadIdx.x == kConsumers) {
       Producer<kEpilogue, kCols>{p, x_map, w_map, rank}.run(ring);
     }
   } else {
-    raise_registers<232>();
+    raise_registers<kMany ? 240 : 232>();
     pdl_wait();
     Consumer<kEpilogue, kF32, kCols, kParts>(p, y_map, data, scales, rank, ring.barriers).run(ring);
   }
@@ -341,13 +346,22 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
 template <LinearEpilogue kEpilogue, bool kF32>
 void launch_sm90_large(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
   using namespace sm90_large_detail;
-  if (plan.cols == 256) {
-    return launch_instance<kEpilogue, kF32, 256, false>(stream, args, plan);
+  const auto launch = [&]<int kCols, bool kParts> {
+    launch_instance<kEpilogue, kF32, kCols, kParts>(stream, args, plan);
+  };
+  const bool parts = plan.chunks > 1;
+  switch (plan.cols) {
+    case 64:
+      return launch.template operator()<64, true>();
+    case 128:
+      return parts ? launch.template operator()<128, true>()
+                   : launch.template operator()<128, false>();
+    case 192:
+      return parts ? launch.template operator()<192, true>()
+                   : launch.template operator()<192, false>();
+    default:
+      return launch.template operator()<256, false>();
   }
-  if (plan.chunks == 1) {
-    return launch_instance<kEpilogue, kF32, 128, false>(stream, args, plan);
-  }
-  launch_instance<kEpilogue, kF32, 128, true>(stream, args, plan);
 }
 
 template void launch_sm90_large<WR_EPILOGUE, WR_F32>(Stream& stream,
