@@ -162,7 +162,9 @@ class ModeBench {
     batch.num_rows = static_cast<int32_t>(layout.num_rows());
     batch.num_toks = static_cast<int32_t>(toks);
     for (const Row& row : case_.rows) {
-      batch.num_decode_rows += row.queries <= options.decode_len ? 1 : 0;
+      const bool decodes = row.queries <= options.decode_len;
+      batch.num_decode_rows += decodes ? 1 : 0;
+      batch.most_prompt_keys = std::max(batch.most_prompt_keys, decodes ? 0 : row.len);
     }
     batch.num_decode_toks = layout.query_start_loc[static_cast<size_t>(batch.num_decode_rows)];
     limits_.kv = args.kv;
@@ -256,6 +258,8 @@ std::vector<Case> mode_cases() {
          std::vector<std::tuple<int32_t, int32_t, int32_t>>{{1, 128, 128},
                                                             {1, 1024, 1024},
                                                             {16, 1024, 1024},
+                                                            {1, 128, 4096},
+                                                            {1, 64, 16384},
                                                             {4, 4096, 4096},
                                                             {1, 8192, 8192},
                                                             {1, 512, 4096},

@@ -82,6 +82,7 @@ struct AttentionBatch {
   int32_t num_decode_toks = 0;  // host; of those rows, padded
   int32_t decode_len =
       1;  // host; the most tokens of those rows, at most AttentionLimits::decode_len
+  int32_t most_prompt_keys = 0;  // host; no other row has more keys; 0: not known
   // [max_num_seqs + 1] or empty. A row with n > 1 logits has n - 1 drafts, its last tokens.
   View<const int32_t, 1> cu_num_logits = {};
 };

@@ -95,6 +95,7 @@ class NativeAttention final : public AttentionBackend {
     args.num_decode_rows = metadata.batch.num_decode_rows;
     args.num_decode_toks = metadata.batch.num_decode_toks;
     args.decode_len = metadata.batch.decode_len;
+    args.most_prompt_keys = metadata.batch.most_prompt_keys;
     args.batch_invariant = limits_.batch_invariant;
     args.schedule_window = window_;
     return args;

@@ -58,6 +58,7 @@ void AttentionGroups::prepare(Stream& stream,
                 batch.num_decode_rows,
                 batch.num_decode_toks,
                 batch.decode_len,
+                batch.most_prompt_keys,
                 make_view(batch.device.cu_num_logits, inputs.max_num_seqs + 1)};
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (backends_[g] == nullptr) {

@@ -27,12 +27,16 @@ void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t most_
   num_decode_rows = 0;
   num_decode_toks = 0;
   decode_len = 1;
+  most_prompt_keys = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t of_row = rank(rows[i]);
     if (rows[i].num_tokens <= most_len) {
       ++num_decode_rows;
       num_decode_toks += rows[i].num_tokens;
       decode_len = std::max(decode_len, rows[i].num_tokens);
+    } else {
+      most_prompt_keys =
+          std::max(most_prompt_keys, rows[i].num_computed_tokens + rows[i].num_tokens);
     }
     if (i > 0 && of_row < rank(rows[i - 1])) {
       const ScheduledRow row = rows[i];

@@ -49,9 +49,10 @@ struct InputBatch {
   int32_t num_toks_padded = 0;
   int32_t num_logits = 0;  // a row has 0 to 1 + drafts of them, at its last tokens
   int32_t num_logits_padded = 0;
-  int32_t num_decode_rows = 0;  // the first rows, of at most StepLimits::decode_len() tokens each
-  int32_t num_decode_toks = 0;  // of those rows
-  int32_t decode_len = 1;       // the most tokens of those rows
+  int32_t num_decode_rows = 0;   // the first rows, of at most StepLimits::decode_len() tokens each
+  int32_t num_decode_toks = 0;   // of those rows
+  int32_t decode_len = 1;        // the most tokens of those rows
+  int32_t most_prompt_keys = 0;  // of the other rows, at most
   int32_t num_prefill_rows = 0;
   uint32_t sample_rules = 0;  // SampleRules that any row needs
   int32_t num_proposals = 0;  // drafts that a proposer makes for each row's next step

@@ -168,6 +168,9 @@ class AttentionInvarianceTest : public testing::AttentionCudaTest,
     args.num_decode_rows = num_decode_rows;
     args.num_decode_toks = starts[static_cast<size_t>(num_decode_rows)];
     args.decode_len = decode_len;
+    for (size_t i = static_cast<size_t>(num_decode_rows); i < lens.size(); ++i) {
+      args.most_prompt_keys = std::max(args.most_prompt_keys, lens[i]);
+    }
     paged_attention(stream(), args);
     Bits bits;
     bits.out =
@@ -409,6 +412,50 @@ TEST_P(AttentionInvarianceTest, LargePrompts) {
       mixed.push_back({0, 100, 1200});
       expect_same(mixed, static_cast<int32_t>(mixed.size()) - 1);
       expect_same(mixed, 0);
+    }
+  }
+}
+
+// Few prompts with many keys, whose items the kernel with wgmma splits by parts.
+TEST_P(AttentionInvarianceTest, SplitPrompts) {
+  struct Prompts {
+    std::vector<Row> rows;
+    int32_t window = 0;
+  };
+  for (const int32_t dim : {64, 128}) {
+    for (const Prompts& prompts : {Prompts{{{128, 4200}}},
+                                   Prompts{{{30, 9000}}},
+                                   Prompts{{{300, 2500}, {64, 1000}, {5, 5}}},
+                                   Prompts{{{150, 17'000}}},
+                                   Prompts{{{200, 5000}}, 1600}}) {
+      Case c;
+      c.dim = dim;
+      c.kv_heads = 8;
+      c.q_heads = 16;
+      c.sinks = prompts.window > 0;
+      c.window = prompts.window;
+      c.rows = prompts.rows;
+      SCOPED_TRACE(c.text());
+      begin_checked(c);
+      std::vector<Span> all;
+      int32_t tiles = 0;
+      for (size_t r = 0; r < c.rows.size(); ++r) {
+        all.push_back({r, 0, c.rows[r].queries});
+        tiles += ceil_div(c.rows[r].queries * 2, 128);
+      }
+      for (int i = 0; i < 3; ++i) {
+        const Work work = expect_same(all, 0);
+        if (is_hopper() && !is_f8(GetParam())) {
+          EXPECT_EQ(work.prompt_tiles, tiles) << "tiles of 128: the kernel with wgmma";
+        }
+      }
+      expect_all_decode(last_queries(), 1);
+      for (const int32_t chunk : {64, 100, 128}) {
+        expect_same(last_queries(chunk), 0);
+      }
+      std::vector<Span> mixed = last_queries();
+      mixed.push_back({0, 0, c.rows[0].queries});
+      expect_same(mixed, static_cast<int32_t>(mixed.size()) - 1);
     }
   }
 }

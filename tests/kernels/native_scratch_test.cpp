@@ -14,20 +14,21 @@ namespace {
 TEST(NativeScratch, TheScheduleOfOneFiveAnd256Rows) {
   struct Case {
     int32_t rows;
-    size_t counts, arrivals, prefill_tiles, partials, bytes;
+    size_t counts, arrivals, prefill_tiles, prompt_arrivals, partials, bytes;
   };
   constexpr std::array<Case, 3> kCases = {{
-      // 44 bytes for each of rows + 5120 work items, four ints per row and KV head, rows + 1 ints, and 5120 partial
-      // results of 544 floats. Each array is aligned to 256 bytes.
-      {1, 225536, 225792, 226048, 226304, 11367424},
-      {5, 225536, 225792, 226560, 226816, 11367936},
-      {256, 236544, 236800, 269568, 270848, 11411968},
+      // 44 bytes for each of rows + 5120 work items, four ints per row and KV head, rows + 1 ints, 640 ints, and 640 partial
+      // results of prompts, of 17,408 floats. Each array is aligned to 256 bytes.
+      {1, 225536, 225792, 226048, 226304, 228864, 44793344},
+      {5, 225536, 225792, 226560, 226816, 229376, 44793856},
+      {256, 236544, 236800, 269568, 270848, 273408, 44837888},
   }};
   for (const Case& c : kCases) {
     const ScratchLayout layout = native_scratch_layout(8, 4, 128, c.rows, 1);
     EXPECT_EQ(layout.counts, c.counts) << c.rows;
     EXPECT_EQ(layout.arrivals, c.arrivals) << c.rows;
     EXPECT_EQ(layout.prefill_tiles, c.prefill_tiles) << c.rows;
+    EXPECT_EQ(layout.prompt_arrivals, c.prompt_arrivals) << c.rows;
     EXPECT_EQ(layout.partials, c.partials) << c.rows;
     EXPECT_EQ(layout.bytes, c.bytes) << c.rows;
   }

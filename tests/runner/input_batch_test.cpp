@@ -38,14 +38,16 @@ TEST(InputBatch, DecodesThenShortThenLong) {
 
 TEST(InputBatch, DecodeRowsHaveAtMostDecodeLenTokens) {
   const std::vector<ScheduledRow> rows = {
-      {RowId{0}, 1, 0, 0}, {RowId{1}, 40, 0, 0}, {RowId{2}, 3, 0, 0}, {RowId{3}, 2, 0, 0}};
+      {RowId{0}, 1, 0, 0}, {RowId{1}, 40, 100, 0}, {RowId{2}, 3, 500, 0}, {RowId{3}, 2, 0, 0}};
   InputBatch batch;
   batch.order(rows, 3);
   EXPECT_EQ(batch.num_decode_rows, 3);
   EXPECT_EQ(batch.num_decode_toks, 6);
+  EXPECT_EQ(batch.most_prompt_keys, 140);
   batch.order(rows, 1);
   EXPECT_EQ(batch.num_decode_rows, 1);
   EXPECT_EQ(batch.num_decode_toks, 1);
+  EXPECT_EQ(batch.most_prompt_keys, 503);
 }
 
 TEST(InputBatch, UniformQueryLen) {

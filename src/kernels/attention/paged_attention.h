@@ -59,6 +59,8 @@ struct PagedAttentionArgs {
   int32_t num_decode_rows = 0;
   int32_t num_decode_toks = 0;
   int32_t decode_len = 1;
+  // CUDA: no other row has more keys than this; 0: not known. On Hopper prompts of few queries and many keys are split by parts.
+  int32_t most_prompt_keys = 0;
   bool batch_invariant = false;
 };
 

@@ -9,7 +9,8 @@
 // Formula: paged_attention.h, for rows with many query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
 // Mapping: one persistent CTA an SM. Items are 128 query-head rows (query by query, the group's heads side by
-//   side) of one batch row and KV head; CTAs take them one by one, a row's longest first. Two consumer
+//   side) of one batch row and KV head; CTAs take them one by one, a row's longest first. In parts, items may be split
+//   by keys into pieces (PromptSplit). Two consumer
 //   warpgroups compute 64 rows each and alternate on the tensor cores. The third warpgroup is the producer:
 //   one warp loads tiles of 128 keys and values, page by page, by TMA into two stages each (in parts, tiles of 64 into four
 //   stages); the other three warps take the next item and load its queries.
@@ -29,8 +30,22 @@ struct Turns {
   __device__ void pass() const { named_arrive(4 + (group ^ 1), kConsumers); }
 };
 
+// Counts a warpgroup's half of a piece as stored. Returns true if it was the item's last.
+__device__ bool arrive(const NativeParams& p, const HopperItem& item, int group, bool* is_last) {
+  named_sync(2 + group, 128);
+  if (threadIdx.x % 128 == 0) {
+    int32_t* count = p.scratch.prompt_arrivals + item.number * 2 + group;
+    *is_last = add_acq_rel(count, 1) + 1 == item.pieces;
+    if (*is_last) {
+      *count = 0;
+    }
+  }
+  named_sync(2 + group, 128);
+  return *is_last;
+}
+
 // The consumer loop of a warpgroup over all items.
-template <int kDim, bool kParts>
+template <int kDim, bool kParts, bool kSplit>
 __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& block) {
   using State = HopperState<kDim, kParts>;
   constexpr int kKeys = State::Sizes::kKeys;
@@ -73,6 +88,9 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
       return tile * kKeys < all_see_from || (tile + 1) * kKeys > all_see_to;
     };
     int32_t border = kParts ? part_end(item.first_tile * kKeys) : 0;
+    // The parts of an item's first piece are merged in registers.
+    const bool merges = !kSplit || item.piece == 0;
+    int32_t slot = kSplit ? item.number * p.prompt_split.slots + item.first_slot : 0;
     keys.wait_full(n);
     turns.wait();
     state.start_scores(s, queries, operand_of_keys(n));
@@ -98,7 +116,11 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
       if constexpr (kParts) {
         if (begins_part) {
           border += part_length(border);
-          state.end_part(by, scale);
+          if (merges) {
+            state.end_part(by, scale);
+          } else {
+            state.store_part_sums(State::slot(p, slot));
+          }
         }
       }
       state.online_softmax(s, shrink, p, item, tile * kKeys, masked(tile));
@@ -107,8 +129,10 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
       wgmma_pin(state.o);
       release(values, n);
       if constexpr (kParts) {
-        if (begins_part) {
+        if (begins_part && merges) {
           state.fold_output(by);
+        } else if (begins_part) {
+          state.store_output(State::slot(p, slot++), state.o);
         }
       }
       if (!begins_part) {
@@ -129,8 +153,24 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     release(values, n);
     ++n;
     if constexpr (kParts) {
-      state.end_part(by, scale);
-      state.fold_output(by);
+      if (merges) {
+        state.end_part(by, scale);
+        state.fold_output(by);
+      } else {
+        state.store_part_sums(State::slot(p, slot));
+        state.store_output(State::slot(p, slot), state.o);
+      }
+    }
+    if constexpr (kSplit) {
+      if (item.pieces > 1) {
+        if (merges) {
+          state.store_total(State::slot(p, slot));
+        }
+        if (!arrive(p, item, group, &block.control->is_last[group])) {
+          continue;
+        }
+        state.merge_stored(p, item.number * p.prompt_split.slots, item.slots, scale);
+      }
     }
     state.write(p, item);
   }
@@ -139,7 +179,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
   }
 }
 
-template <int kDim, bool kParts>
+template <int kDim, bool kParts, bool kSplit>
 __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
     const NativeParams p,
     const __grid_constant__ CUtensorMap k_map,
@@ -164,12 +204,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
   __syncthreads();
   pdl_wait();
   pdl_release();
-  const bool has_work = p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads >
-                        static_cast<int32_t>(blockIdx.x);
+  const bool has_work = HopperItem::num_pieces(p) > static_cast<int32_t>(blockIdx.x);
   if (threadIdx.x < kConsumers) {
     raise_registers<232>();
     if (has_work) {
-      consume(p, block);
+      consume<kDim, kParts, kSplit>(p, block);
     }
   } else {
     lower_registers<40>();
@@ -177,7 +216,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
       if (threadIdx.x < kConsumers + 32) {
         load_tiles(p, k_map, v_map, block, box);
       } else {
-        load_queries(p, block);
+        load_queries<kDim, kParts, kSplit>(p, block);
       }
     }
   }
@@ -199,10 +238,10 @@ CUtensorMap cache_map(const NativeParams& p, const char* base, int32_t box) {
                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
-template <int kDim, bool kParts>
+template <int kDim, bool kParts, bool kSplit>
 void launch_hopper(Stream& stream, const NativeParams& params, int32_t num_blocks) {
   using Sizes = HopperSizes<kDim, kParts>;
-  constexpr auto* kKernel = &hopper_kernel<kDim, kParts>;
+  constexpr auto* kKernel = &hopper_kernel<kDim, kParts, kSplit>;
   allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
   int32_t box = Sizes::kKeys;  // the largest box that divides the pages
   while (params.block_size % box != 0) {
@@ -226,10 +265,12 @@ void launch_hopper(Stream& stream, const NativeParams& params, int32_t num_block
 
 template <int kDim>
 void native_hopper_prefill(Stream& stream, const NativeParams& params, int32_t num_blocks) {
-  if (params.in_parts) {
-    launch_hopper<kDim, true>(stream, params, num_blocks);
+  if (params.prompt_split.pieces > 1) {
+    launch_hopper<kDim, true, true>(stream, params, num_blocks);
+  } else if (params.in_parts) {
+    launch_hopper<kDim, true, false>(stream, params, num_blocks);
   } else {
-    launch_hopper<kDim, false>(stream, params, num_blocks);
+    launch_hopper<kDim, false, false>(stream, params, num_blocks);
   }
 }
 

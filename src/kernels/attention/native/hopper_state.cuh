@@ -74,6 +74,71 @@ struct HopperState {
     }
   }
 
+  // The thread's values in a slot of scratch: maximum and sum of its two rows; its outputs follow.
+  [[nodiscard]] static __device__ float4* slot(const NativeParams& p, int32_t number) {
+    return reinterpret_cast<float4*>(p.scratch.partials +
+                                     int64_t{number} * prompt_part_floats(kDim)) +
+           threadIdx.x;
+  }
+  // Stores the part's maxima and sums, and begins the next part.
+  __device__ void store_part_sums(float4* to) {
+    __stcg(to, float4{max[0], sum_of_lanes(sum[0]), max[1], sum_of_lanes(sum[1])});
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      max[r] = kNoMax;
+      sum[r] = 0.0F;
+    }
+  }
+  static __device__ void store_output(float4* to, const float (&output)[kDim / 2]) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; i += 4) {
+      __stcg(to + (1 + i / 4) * kConsumers,
+             float4{output[i], output[i + 1], output[i + 2], output[i + 3]});
+    }
+  }
+  __device__ void store_total(float4* to) const {
+    __stcg(to, float4{total.max[0], total.sum[0], total.max[1], total.sum[1]});
+    store_output(to, total.o);
+  }
+  // Merges what an item's pieces have stored in its slots, in order. The first slot has a total.
+  __device__ void merge_stored(const NativeParams& p,
+                               int32_t first_slot,
+                               int32_t slots,
+                               float scale) {
+    const auto outputs = [](const float4* from, int i) {
+      return __ldcg(from + (1 + i / 4) * kConsumers);
+    };
+    const float4* from = slot(p, first_slot);
+    const float4 sums = __ldcg(from);
+    total.max[0] = sums.x;
+    total.sum[0] = sums.y;
+    total.max[1] = sums.z;
+    total.sum[1] = sums.w;
+#pragma unroll
+    for (int i = 0; i < kDim / 2; i += 4) {
+      const float4 four = outputs(from, i);
+      total.o[i] = four.x;
+      total.o[i + 1] = four.y;
+      total.o[i + 2] = four.z;
+      total.o[i + 3] = four.w;
+    }
+#pragma unroll 1
+    for (int32_t part = 1; part < slots; ++part) {
+      from = slot(p, first_slot + part);
+      const float4 more = __ldcg(from);
+      const PartFactors by[2] = {merge_part(total.max[0], total.sum[0], more.x, more.y, scale),
+                                 merge_part(total.max[1], total.sum[1], more.z, more.w, scale)};
+#pragma unroll
+      for (int i = 0; i < kDim / 2; i += 4) {
+        const float4 four = outputs(from, i);
+        total.o[i] = merged(total.o[i], four.x, by[0]);
+        total.o[i + 1] = merged(total.o[i + 1], four.y, by[0]);
+        total.o[i + 2] = merged(total.o[i + 2], four.z, by[1]);
+        total.o[i + 3] = merged(total.o[i + 3], four.w, by[1]);
+      }
+    }
+  }
+
   // Starts the wgmma of a tile's scores; s is complete after wgmma_wait. Operand descriptors are computed once and then
   // advanced: the instructions that compute a descriptor would take as long as a wgmma of 64 keys.
   __device__ static void start_scores(float (&s)[kScores], uint64_t queries, uint64_t keys) {

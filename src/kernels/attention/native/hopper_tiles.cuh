@@ -12,7 +12,7 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kHopperRows = 128;  // of an item
+constexpr int kHopperRows = kPromptRows;  // of an item
 constexpr int kConsumers = 256;
 constexpr int kHopperThreads = kConsumers + 128;
 constexpr int kLoaders = 96;     // threads that load queries
@@ -36,15 +36,24 @@ using QueryRing = Ring<kQueryStages>;
 template <int kDim, bool kParts>
 using TileStages = Ring<HopperSizes<kDim, kParts>::kStages>;
 
+// An item or, in parts, a piece of it: some of its parts of keys. The first piece stores its parts, merged, in the first of the
+// item's slots in scratch, the others store each part in one of its own. The last CTA to do so merges them in order.
 struct HopperItem {
   int32_t row, kv_head;  // row < 0: there is no item
   int32_t first_row, num_rows;
   int32_t first_token, first_position, seq_len;
   int32_t first_tile, end_tile;  // of keys
+  int32_t number;                // of the item
+  int32_t pieces, piece;
+  int32_t slots, first_slot;  // of the item, and the first of this piece; only with several pieces
 
-  __device__ void find(const NativeParams& p, int32_t number, int32_t tile_keys) {
+  // piece_number: below num_pieces. Returns whether there is such a piece.
+  template <bool kSplit>
+  __device__ bool find(const NativeParams& p, int32_t piece_number, int32_t tile_keys) {
     const int32_t* before = p.scratch.prefill_tiles;
     const int32_t n = p.num_rows - p.first_prefill_row;
+    const int32_t most = kSplit ? p.prompt_split.pieces : 1;
+    number = piece_number / most;
     const int32_t query_tile = before[n] - 1 - number / p.num_kv_heads;
     kv_head = number % p.num_kv_heads;
     int32_t low = 0;  // the last row with before[row] <= query_tile
@@ -66,6 +75,31 @@ struct HopperItem {
         p.window > 0 ? max(0, first_position + first_row / p.group - p.window + 1) : 0;
     first_tile = first_key / tile_keys;
     end_tile = (end_key + tile_keys - 1) / tile_keys;
+    piece = piece_number % most;
+    pieces = 1;
+    slots = 0;
+    first_slot = 0;
+    if constexpr (kSplit) {
+      const int32_t begin = first_tile * tile_keys;
+      const int32_t parts = num_parts(begin, end_key);
+      const int32_t of_piece = p.prompt_split.piece_tiles;
+      pieces = max(1, min(min(most, parts), (end_tile - first_tile + of_piece - 1) / of_piece));
+      const int32_t of_first = (parts + pieces - 1) / pieces;
+      slots = 1 + parts - of_first;
+      pieces = slots <= p.prompt_split.slots ? pieces : 1;
+      if (pieces > 1 && piece < pieces) {
+        const PartRun run = part_run(begin, end_key, pieces, piece);
+        first_slot = piece == 0 ? 0 : 1 + run.part - of_first;
+        first_tile = run.begin / tile_keys;
+        end_tile = (run.end + tile_keys - 1) / tile_keys;
+      }
+    }
+    return piece < pieces;
+  }
+
+  [[nodiscard]] static __device__ int32_t num_pieces(const NativeParams& p) {
+    return p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads *
+           p.prompt_split.pieces;
   }
 };
 
@@ -76,7 +110,8 @@ struct HopperControl {
   uint64_t keys[2 * kStages];
   uint64_t values[2 * kStages];
   HopperItem items[kQueryStages];
-  int32_t next;  // the number of the next item to load
+  bool is_last[2];  // of the item's pieces, by consumer warpgroup
+  int32_t next;     // the number of the next item to load
 };
 
 template <int kDim, bool kParts>
@@ -114,37 +149,42 @@ __device__ void copy_queries(const NativeParams& p,
 }
 
 // Three producer warps: take items and load their queries, one item ahead of the consumers.
-template <int kDim, bool kParts>
+template <int kDim, bool kParts, bool kSplit>
 __device__ void load_queries(const NativeParams& p, const HopperBlock<kDim, kParts>& block) {
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
-  const int32_t num_items =
-      p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads;
+  const int32_t num_pieces = HopperItem::num_pieces(p);
   auto number = static_cast<int32_t>(blockIdx.x);
-  for (uint32_t i = 0; number < num_items; ++i) {
+  uint32_t i = 0;
+  while (number < num_pieces) {
     HopperItem item;
-    item.find(p, number, HopperSizes<kDim, kParts>::kKeys);
-    block.queries.wait_empty(i);
-    copy_queries<kDim>(p, item, thread, block.queries.stage(i));
-    if (thread == 0) {
-      block.control->items[i % kQueryStages] = item;
-      // A launch makes num_items takes, so the counter wraps to 0 at the last one.
-      block.control->next = static_cast<int32_t>(
-          atomicInc(&p.scratch.counts->prefill_taken, num_items - 1) + gridDim.x);
+    const bool any = item.find<kSplit>(p, number, HopperSizes<kDim, kParts>::kKeys);
+    if (any) {
+      block.queries.wait_empty(i);
+      copy_queries<kDim>(p, item, thread, block.queries.stage(i));
     }
-    copy_wait<0>();
-    fence_async_proxy();
-    barrier_arrive(block.queries.full(i));
+    if (thread == 0) {
+      if (any) {
+        block.control->items[i % kQueryStages] = item;
+      }
+      // A launch makes num_pieces takes, so the counter wraps to 0 at the last one.
+      block.control->next = static_cast<int32_t>(
+          atomicInc(&p.scratch.counts->prefill_taken, num_pieces - 1) + gridDim.x);
+    }
+    if (any) {
+      copy_wait<0>();
+      fence_async_proxy();
+      barrier_arrive(block.queries.full(i));
+      ++i;
+    }
     named_sync(1, kLoaders);
     number = block.control->next;
     named_sync(1, kLoaders);
-    if (number >= num_items) {
-      block.queries.wait_empty(i + 1);
-      if (thread == 0) {
-        block.control->items[(i + 1) % kQueryStages].row = -1;
-      }
-      barrier_arrive(block.queries.full(i + 1));
-    }
   }
+  block.queries.wait_empty(i);
+  if (thread == 0) {
+    block.control->items[i % kQueryStages].row = -1;
+  }
+  barrier_arrive(block.queries.full(i));
 }
 
 // One producer warp: loads the key and value tiles of all items. A TMA box is `box` tokens of a page, 64

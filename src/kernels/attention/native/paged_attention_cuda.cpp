@@ -39,8 +39,18 @@ struct Split {
   int64_t prefill_tiles = 0;  // upper bound
   bool wide = false;
   bool hopper = false;
+  PromptSplit prompts;  // of the kernel for Hopper
   bool in_parts = false;
 };
+
+// Tiles of keys of a prompt item, at most. With a window its first tile may begin before the first query's first key.
+int32_t most_prompt_tiles(const PagedAttentionArgs& args, int32_t group) {
+  int32_t keys = args.most_prompt_keys;
+  if (args.window > 0 && args.causal) {
+    keys = std::min(keys, args.window + kPromptRows / group + kPartTile);
+  }
+  return ceil_div(keys, kPartTile);
+}
 
 // Whether the decode rows take the decode kernel: it must support their mask and have room for their chunks. With more
 // than 16 (query, head) pairs a row it is slower than the prefill kernels if the rows fill the device (docs/adr/0010).
@@ -67,11 +77,20 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
-    // Tiles of 128 if the rows fill them and they fill the device. On Hopper it is enough if both are half full.
+    // Tiles of 128 if the rows fill them and they fill the device. On Hopper it is enough if both are half full, or if there are so
+    // many keys that items are split.
     const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
-    split.hopper = is_hopper(device) && args.kv.head_dim_k <= 128 && !is_f8(args.kv.dtype) &&
-                   query_rows >= rows * 64 && 2 * items >= device.num_sms;
+    if (is_hopper(device) && args.kv.head_dim_k <= 128 && !is_f8(args.kv.dtype)) {
+      if (split.in_parts && query_rows >= rows * 16) {
+        split.prompts = prompt_split(
+            (query_rows + rows * (kPromptRows - 1)) / kPromptRows * args.kv.num_kv_heads,
+            most_prompt_tiles(args, group),
+            device.num_sms);
+      }
+      split.hopper =
+          split.prompts.pieces > 1 || (query_rows >= rows * 64 && 2 * items >= device.num_sms);
+    }
     split.wide =
         split.hopper || (!split.in_parts && query_rows >= rows * 128 && items >= device.num_sms);
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
@@ -92,6 +111,7 @@ NativeScratch place_scratch(const PagedAttentionArgs& args) {
   scratch.counts = reinterpret_cast<DecodeCounts*>(base + layout.counts);
   scratch.arrivals = reinterpret_cast<int32_t*>(base + layout.arrivals);
   scratch.prefill_tiles = reinterpret_cast<int32_t*>(base + layout.prefill_tiles);
+  scratch.prompt_arrivals = reinterpret_cast<int32_t*>(base + layout.prompt_arrivals);
   scratch.partials = reinterpret_cast<float*>(base + layout.partials);
   return scratch;
 }
@@ -162,6 +182,7 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
       tiles == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + tiles - 1) / tiles);
   p.first_prefill_row = split.num_decode_rows;
   p.num_rows = split.num_rows;
+  p.prompt_split = split.prompts;
   p.schedule_window = args.schedule_window;
   p.window = args.window;
   p.scale = args.scale;

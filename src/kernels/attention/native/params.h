@@ -16,9 +16,11 @@ namespace warprow::cuda {
 constexpr int32_t kMaxScheduledRows = 3072;  // their prefix sums are in shared memory
 constexpr int32_t kMaxDecodeBlocks = 320;    // of a decode grid
 constexpr int32_t kMaxParts =
-    16 * kMaxDecodeBlocks;            // partial sums of split chunks, times KV heads
-constexpr int32_t kSegmentToks = 16;  // aligned tokens that are always in one kernel block
-constexpr int32_t kDecodeTile = 16;   // tokens of a decode tile
+    16 * kMaxDecodeBlocks;                // partial sums of split chunks, times KV heads
+constexpr int32_t kMaxPromptParts = 640;  // partial sums of split prompt items
+constexpr int32_t kPromptRows = 128;      // query-head rows of an item on Hopper
+constexpr int32_t kSegmentToks = 16;      // aligned tokens that are always in one kernel block
+constexpr int32_t kDecodeTile = 16;       // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
 constexpr int32_t kMaxGroup = 16;
 // (query, head) pairs of a KV head that a decode CTA computes at once.
@@ -76,7 +78,7 @@ constexpr int32_t kDecodeItemInts = sizeof(DecodeItem) / sizeof(int32_t);
 struct DecodeCounts {
   int32_t num_pieces;
   uint32_t taken;  // pieces taken after the first two rounds; wraps to 0 at the end of a launch
-  uint32_t prefill_taken;  // prefill items taken after the first round; wraps too
+  uint32_t prefill_taken;  // pieces of prompt items taken after the first round; wraps too
 };
 
 // The arrays in the scratch of one step and KV group.
@@ -85,7 +87,10 @@ struct NativeScratch {
   DecodeCounts* counts;
   int32_t* arrivals;       // [max_chunks * num_kv_heads * kDecodeWarps], 0 between launches
   int32_t* prefill_tiles;  // [max_rows + 1] query tiles before each row of the prefill part
-  float* partials;         // [kMaxParts, partial_floats]
+  // [kMaxPromptParts] of split prompt items, two for each, 0 between launches
+  int32_t* prompt_arrivals;
+  // [kMaxParts, partial_floats] of the decode kernel or [kMaxPromptParts, prompt_part_floats] of the prompt kernel
+  float* partials;
 };
 // Floats of partial sums: output, maximum and sum of every (query, head) pair of a chunk. In parts each warp has its own
 // maxima and sums, and pairs are stored by twos.
@@ -93,10 +98,23 @@ WR_HD constexpr int32_t partial_floats(int32_t pairs, int32_t head_dim) {
   return (pairs + 1) / 2 * 2 * (head_dim + 2 * kDecodeWarps);
 }
 
+// The same of a part of a prompt item: every consumer thread's maxima and sums of two rows, then its outputs.
+WR_HD constexpr int32_t prompt_part_floats(int32_t head_dim) {
+  return kPromptRows * (head_dim + 8);
+}
+
+// How Hopper's prompt kernel, in parts, splits items by keys, so that few long ones occupy all SMs: into one piece for each `piece_tiles`
+// tiles of kPartTile keys, up to `pieces`. A split item has room for `slots` partial sums in scratch.
+struct PromptSplit {
+  int32_t pieces = 1, piece_tiles = 0, slots = 0;
+};
+// For so many items, at least one, of up to most_tiles tiles each. One that needs more slots than that stays whole.
+PromptSplit prompt_split(int64_t items, int32_t most_tiles, int32_t num_sms);
+
 // Byte offsets of the arrays above; items come first. Calls with fewer rows than planned have smaller offsets
 // for the arrays after the counters.
 struct ScratchLayout {
-  size_t counts = 0, arrivals = 0, prefill_tiles = 0, partials = 0, bytes = 0;
+  size_t counts = 0, arrivals = 0, prefill_tiles = 0, prompt_arrivals = 0, partials = 0, bytes = 0;
 };
 ScratchLayout native_scratch_layout(
     int32_t num_kv_heads, int32_t group, int32_t head_dim, int32_t max_rows, int32_t decode_len);
@@ -153,6 +171,7 @@ struct NativeParams {
   int32_t decode_pairs;       // of a chunk, at most
   uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: one tile
   int32_t first_prefill_row, num_rows;
+  PromptSplit prompt_split;
   int32_t schedule_window;  // the schedule's window
   int32_t window;
   float scale, soft_cap;

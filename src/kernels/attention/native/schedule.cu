@@ -17,6 +17,7 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
+static_assert(kMaxPromptParts <= kThreads);
 
 // The sum of `value` over the threads before this one.
 __device__ int32_t sum_before(int32_t value) {
@@ -277,6 +278,9 @@ __device__ void schedule_prefill(const ScheduleParams& p) {
   const int32_t first = p.num_decode_rows;
   if (threadIdx.x == 0) {
     p.scratch.counts->prefill_taken = 0;
+  }
+  if (static_cast<int32_t>(threadIdx.x) < kMaxPromptParts) {
+    p.scratch.prompt_arrivals[threadIdx.x] = 0;
   }
   prefix_sums(p.scratch.prefill_tiles, p.num_rows - first, [&](int32_t i) {
     const int32_t r = first + i;

@@ -21,8 +21,13 @@ cuda::ScratchLayout cuda::native_scratch_layout(
   at += round_up(sizeof(int32_t) * max_chunks * num_kv_heads * kDecodeWarps, kAlign);
   layout.prefill_tiles = at;
   at += round_up(sizeof(int32_t) * (max_rows + 1), kAlign);
+  layout.prompt_arrivals = at;
+  at += round_up(sizeof(int32_t) * kMaxPromptParts, kAlign);
   layout.partials = at;
-  at += sizeof(float) * kMaxParts * partial_floats(chunks.queries * group, head_dim);
+  // One kernel's are read before the other's are written. Heads of 256 have no prompt kernel that splits.
+  const int32_t of_decode = kMaxParts * partial_floats(chunks.queries * group, head_dim);
+  const int32_t of_prompts = head_dim <= 128 ? kMaxPromptParts * prompt_part_floats(head_dim) : 0;
+  at += sizeof(float) * std::max(of_decode, of_prompts);
   layout.bytes = at;
   return layout;
 }

@@ -104,16 +104,20 @@ __device__ __forceinline__ void with_scale_groups(const ScaleGroups& q, F&& f) {
     }
   } else if constexpr (kKind == PackedKind::kTable) {
     of_steps.template operator()<TableScale, 2, 1>();
+  } else if constexpr (kKind == PackedKind::kQ6) {
+    if (q.scales == QuantScales::kBiased) {
+      of_steps.template operator()<Bf16BiasScale, 2, 1>();
+    } else {
+      of_steps.template operator()<Bf16Scale, 2, 1>();
+    }
+  } else if (q.scales == QuantScales::kOne && !q.has_zeros) {
+    of_steps.template operator()<Bf16Scale, 8, 4, 2, 1>();
   } else if (q.scales == QuantScales::kBiased) {
     of_steps.template operator()<Bf16BiasScale, 2, 1>();
-  } else if constexpr (kKind == PackedKind::kQ6) {
-    of_steps.template operator()<Bf16Scale, 2, 1>();
   } else if (q.scales == QuantScales::kTwo) {
     of_steps.template operator()<TwoBf16Scale, 8, 4, 2>();
-  } else if (q.has_zeros) {
-    of_steps.template operator()<Bf16ZeroScale, 8, 4, 2>();
   } else {
-    of_steps.template operator()<Bf16Scale, 8, 4, 2, 1>();
+    of_steps.template operator()<Bf16ZeroScale, 8, 4, 2>();
   }
 }
 
