@@ -11,8 +11,8 @@ namespace warprow::cuda {
 
 // How a product of many rows is split into tiles of 128 rows of x. A cluster of two CTAs has two of them.
 struct Sm90LargePlan {
-  int32_t cols =
-      256;  // rows of w in a tile: 128, 192 or, without parts of k, 256 or, with parts, 64
+  // Rows of w in a tile: 128 or 192; with parts of k also 64, without also 256.
+  int32_t cols = 256;
   int32_t chunks = 1;  // parts of k that are summed apart and then added in order
   // Whether w may be read before the preceding kernel is done.
   bool early_w = true;
