@@ -170,8 +170,11 @@ std::vector<const DeviceForm*> ParameterLoader::forms_of(std::span<const TensorS
   forms.reserve(specs.size());
   bool tiles = false;
   bool alike = true;
+  bool of_tensors = true;  // of one each, so that tiles are those of GGUF types
   for (const TensorSpec& spec : specs) {
-    forms.push_back(&form_of(format_of(spec)));
+    const WeightFormat& format = format_of(spec);
+    forms.push_back(&form_of(format));
+    of_tensors = of_tensors && format.matrix == nullptr;
     tiles = tiles || forms.back()->repack == Repack::kQuantTiles;
     alike = alike && forms.back()->repack == forms.front()->repack &&
             same_product(*forms.back(), *forms.front());
@@ -179,7 +182,7 @@ std::vector<const DeviceForm*> ParameterLoader::forms_of(std::span<const TensorS
   if (!tiles || alike) {
     return forms;
   }
-  const DeviceForm* common = common_tiles_form(forms);
+  const DeviceForm* common = of_tensors ? common_tiles_form(forms) : nullptr;
   for (const DeviceForm*& form : forms) {
     if (form->repack == Repack::kQuantTiles) {
       form = common != nullptr ? common : &bf16_rows_form();

@@ -121,7 +121,7 @@ const WeightFormat& linear_format_of(TensorType type,
 
 const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms) {
   const auto of_groups = [&forms](const DeviceForm* form) {
-    return form->repack == Repack::kQuantTiles && form->product.scales != ScaleForm::kF16 &&
+    return form->repack == Repack::kQuantTiles &&
            can_share_tiles(form->product, forms.front()->product);
   };
   if (!std::all_of(forms.begin(), forms.end(), of_groups)) {

@@ -83,7 +83,8 @@ const WeightFormat& linear_format_of(TensorType type,
                                      const DeviceFacts& device,
                                      int64_t rows,
                                      int64_t cols);
-// The form of tiles that hold what matrices of all these forms hold. Null unless all are of GGUF types, and not MXFP4 beside another type.
+// The form of tiles that hold what matrices of all these forms hold. Forms that are tiles must be those of GGUF types. Null unless all
+// are tiles, and if MXFP4 is beside another type.
 const DeviceForm* common_tiles_form(std::span<const DeviceForm* const> forms);
 // Rows of bf16, which every matrix can become on CUDA.
 const DeviceForm& bf16_rows_form();

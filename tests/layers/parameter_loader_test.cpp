@@ -340,6 +340,27 @@ TEST_F(ParameterLoaderOnGpu, ACutThroughABlockIsRefusedByName) {
 }
 
 // The numbers of such a stack, in a memory that can be read.
+// Those of a matrix that is rounded while loading, or that its checkpoint quantises, have scales and groups of their own.
+TEST_F(ParameterLoaderOnGpu, OnlyTilesOfGgufTypesAreShared) {
+  on(90);
+  ParameterLoader loader(mixed_.checkpoint(),
+                         *stream_,
+                         arena_,
+                         LoadFormat::kAuto,
+                         DType::kBF16,
+                         {},
+                         {.rounds_to = QuantNumber::kF8, .exact = false, .rounds_inputs = true});
+  TensorSpec rounded{"BF16", kRows, kCols};
+  rounded.of_experts = true;
+  TensorSpec of_gguf = rounded;
+  of_gguf.name = "Q4_K";
+  for (const std::vector<TensorSpec>& parts :
+       {std::vector{rounded, of_gguf}, std::vector{of_gguf, rounded}}) {
+    EXPECT_TRUE(loader.stacks(parts));
+    EXPECT_EQ(loader.stacked(parts).kind, PackedKind::kBF16);
+  }
+}
+
 TEST_F(ParameterLoaderMixed, TilesOfSeveralTypesKeepTheirValues) {
   DeviceFacts hopper;
   hopper.compute_capability = 90;
