@@ -85,6 +85,9 @@ class GroupTilesCuda : public testing::CudaTest {
   }
 
   static bool is_table(const PackedWeight& weight) { return weight.kind == PackedKind::kTable; }
+  static ScaleForm scales_of(const PackedWeight& weight) {
+    return is_table(weight) ? ScaleForm::kF32 : ScaleForm::kBF16;
+  }
 
   MixedCheckpoint mixed_;
 };
@@ -99,6 +102,7 @@ TEST_F(GroupTilesCuda, EveryTypeInBothOrdersKeepsItsValues) {
     }
     loader.finish();
     for (const auto& [name, weight] : placed) {
+      EXPECT_EQ(weight.scales, scales_of(weight)) << name;
       EXPECT_EQ(rows_of(weight), mixed_.expected_tiles(name, order, is_table(weight))) << name;
     }
   }
@@ -159,6 +163,7 @@ TEST_F(GroupTilesCuda, ARankHasItsPart) {
       ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
       const PackedWeight weight = loader.matrix(part);
       loader.finish();
+      EXPECT_EQ(weight.scales, scales_of(weight)) << name;
       const std::vector<uint16_t> whole =
           mixed_.expected_tiles(name, RowOrder::kPlain, is_table(weight));
       std::vector<uint16_t> expected;

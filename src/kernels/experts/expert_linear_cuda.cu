@@ -88,6 +88,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
            "tiles of {} rows an expert, groups of {}",
            args.n,
            args.w.group);
+  WR_CHECK(!tiles || has_quant_scales(args.w), "scales of kind {}", static_cast<int>(args.w.kind));
   WR_CHECK(!tiles || has_quant_codes(args.w), "zero point {}", args.w.zero_point);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
            "x {}, y {}",

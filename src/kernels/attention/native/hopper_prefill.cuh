@@ -10,10 +10,9 @@
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
 // Mapping: one persistent CTA an SM. Items are 128 query-head rows (query by query, the group's heads side by
 //   side) of one batch row and KV head; CTAs take them one by one, a row's longest first. In parts, items may be split
-//   by keys into pieces (PromptSplit). Two consumer
-//   warpgroups compute 64 rows each and alternate on the tensor cores. The third warpgroup is the producer:
-//   one warp loads tiles of 128 keys and values, page by page, by TMA into two stages each (in parts, tiles of 64 into four
-//   stages); the other three warps take the next item and load its queries.
+//   by keys into pieces (PromptSplit). Two consumer warpgroups compute 64 rows each and alternate on the tensor cores. The
+//   third warpgroup is the producer: one warp loads tiles of 128 keys and values, page by page, by TMA into two stages each
+//   (in parts, tiles of 64 into four stages); the other three warps take the next item and load its queries.
 // Bytes moved: per item its visible keys and values once, mostly from L2.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute positions,
 //   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
@@ -80,7 +79,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock<kDim, kParts>& 
     }
     const uint64_t queries = wgmma_operand(block.queries.stage(i) + group * 64 * 128, 1024, 16);
     state.start(p, item);
-    const int32_t last_query = (min(item.first_row + kHopperRows, item.num_rows) - 1) / p.group;
+    const int32_t last_query = (min(item.first_row + kPromptRows, item.num_rows) - 1) / p.group;
     const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
     const int32_t all_see_to =
         p.end_key(item.first_position + item.first_row / p.group, item.seq_len);

@@ -12,7 +12,6 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kHopperRows = kPromptRows;  // of an item
 constexpr int kConsumers = 256;
 constexpr int kHopperThreads = kConsumers + 128;
 constexpr int kLoaders = 96;     // threads that load queries
@@ -23,7 +22,7 @@ struct HopperSizes {
   static constexpr int kKeys = kParts ? kPartTile : 128;  // of a tile
   static constexpr int kStages = 256 / kKeys;
   static constexpr int kHalves = kDim / 64;  // a swizzled operand row is 64 elements wide
-  static constexpr int kQueryHalfBytes = kHopperRows * 128;
+  static constexpr int kQueryHalfBytes = kPromptRows * 128;
   static constexpr int kQueryBytes = kHalves * kQueryHalfBytes;
   static constexpr int kHalfBytes = kKeys * 128;
   static constexpr int kTileBytes = kHalves * kHalfBytes;  // keys or values
@@ -63,13 +62,13 @@ struct HopperItem {
       (before[middle] <= query_tile ? low : high) = middle;
     }
     row = p.first_prefill_row + low;
-    first_row = (query_tile - before[low]) * kHopperRows;
+    first_row = (query_tile - before[low]) * kPromptRows;
     first_token = p.query_start_loc[row];
     const int32_t queries = p.query_start_loc[row + 1] - first_token;
     num_rows = queries * p.group;
     seq_len = p.seq_lens[row];
     first_position = seq_len - queries;
-    const int32_t last_query = (min(first_row + kHopperRows, num_rows) - 1) / p.group;
+    const int32_t last_query = (min(first_row + kPromptRows, num_rows) - 1) / p.group;
     const int32_t end_key = p.end_key(first_position + last_query, seq_len);
     const int32_t first_key =
         p.window > 0 ? max(0, first_position + first_row / p.group - p.window + 1) : 0;
@@ -133,7 +132,7 @@ __device__ void copy_queries(const NativeParams& p,
                              uint32_t to) {
   using Sizes = HopperSizes<kDim, false>;
   constexpr int kChunks = kDim / 8;
-  for (int at = thread; at < kHopperRows * kChunks; at += kLoaders) {
+  for (int at = thread; at < kPromptRows * kChunks; at += kLoaders) {
     const int r = at / kChunks;
     const int chunk = at % kChunks;
     const int32_t packed = item.first_row + r;

@@ -13,8 +13,7 @@ namespace {
 constexpr int32_t kTileRows = 128;            // rows of x that an SM has
 constexpr int32_t kPairRows = 2 * kTileRows;  // and a cluster
 
-// Time of a tile with so many rows of w, in units of one with 128. The products of narrow tiles read more shared
-// memory.
+// Time of a tile with so many rows of w, in units of one with 128. Narrow tiles read more shared memory for each product.
 struct TileTime {
   int32_t cols;
   double units;

@@ -87,19 +87,10 @@ struct Bf16BiasScale {
 };
 
 // Bf16Scale or Bf16BiasScale, as the matrix has it.
-struct OneBf16Scale {
-  static constexpr bool kHasZeros = false;
-  uint32_t upper;
-  uint32_t less;
-  uint32_t zero;
-
-  __device__ void set_zero(uint32_t bits) { zero = bits ^ 0x80008000U; }
+struct OneBf16Scale : Bf16Scale {
   __device__ void set_scale(uint32_t word, QuantScales form) {
     upper = __byte_perm(word, 0, 0x1010);
     less = form == QuantScales::kBiased ? __byte_perm(word, 0, 0x3232) : mul_bf16x2(upper, zero);
-  }
-  [[nodiscard]] __device__ uint32_t weights(uint32_t bits) const {
-    return fma_bf16x2(bits, upper, less);
   }
 };
 
@@ -152,7 +143,7 @@ struct TwoBf16Scale {
   }
 };
 
-// Any of these, as the matrix has it. What it has not is -0, which changes no sum, not even the sign of zero.
+// Any of these, as the matrix has it. What the matrix lacks is -0 here, which changes no sum, not even the sign of zero.
 struct AnyBf16Scale {
   static constexpr bool kHasZeros = true;
   uint32_t upper;

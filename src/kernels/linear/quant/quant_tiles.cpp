@@ -87,6 +87,16 @@ void put_numbers(PackedKind kind, const TileNumbers& tile, uint8_t* to) {
   }
 }
 
+// sum, exact, rounded once to bf16: a float32 that keeps what it lacks in its last bit (rounding to odd) rounds to the right bf16.
+uint16_t rounded_once(double sum) {
+  auto rounded = static_cast<float>(sum);
+  const double missing = sum - static_cast<double>(rounded);
+  if (missing != 0.0 && (std::bit_cast<uint32_t>(rounded) & 1U) == 0) {
+    rounded = std::nextafter(rounded, missing > 0.0 ? HUGE_VALF : -HUGE_VALF);
+  }
+  return f32_to_bf16(rounded);
+}
+
 }  // namespace
 
 QuantCodes quant_codes(const PackedWeight& weight) {
@@ -101,20 +111,6 @@ QuantCodes quant_codes(const PackedWeight& weight) {
   }
   return codes;
 }
-
-namespace {
-
-// sum, exact, rounded once to bf16: a float32 that keeps what it lacks in its last bit (rounding to odd) rounds to the right bf16.
-uint16_t rounded_once(double sum) {
-  auto rounded = static_cast<float>(sum);
-  const double missing = sum - static_cast<double>(rounded);
-  if (missing != 0.0 && (std::bit_cast<uint32_t>(rounded) & 1U) == 0) {
-    rounded = std::nextafter(rounded, missing > 0.0 ? HUGE_VALF : -HUGE_VALF);
-  }
-  return f32_to_bf16(rounded);
-}
-
-}  // namespace
 
 uint16_t quant_weight(float number, float scale) {
   const float upper = bf16_to_f32(f32_to_bf16(scale));
@@ -153,10 +149,8 @@ void pack_quant_tiles(const PackedWeight& weight,
   }
   const bool table = weight.kind == PackedKind::kTable;
   const bool bf16 = weight.scales == ScaleForm::kBF16;
-  WR_CHECK((weight.scales == ScaleForm::kF32) == table && (bf16 || !weight.has_bias));
-  WR_CHECK(weight.kind != PackedKind::kQ6 || bf16);
-  WR_CHECK(!table || (!weight.has_bias && !weight.has_zero_points && weight.numbers != nullptr &&
-                      weight.scale_unit == 1.0F));
+  WR_CHECK(has_quant_scales(weight), "kind {}", static_cast<int>(weight.kind));
+  WR_CHECK(!table || (weight.numbers != nullptr && weight.scale_unit == 1.0F));
   WR_CHECK(has_quant_group(weight), "{}", weight.group);
   const int64_t k = weight.k;
   const int64_t groups = ceil_div<int64_t>(k, weight.group);
@@ -181,7 +175,7 @@ void pack_quant_tiles(const PackedWeight& weight,
                         : table ? std::bit_cast<uint32_t>(rows.scales[from])
                                 : quant_scale_word(weight.kind, r, rows.scales[from]);
         if (bf16) {
-          WR_CHECK((word & 0xffffU) == 0 || !there || !std::isfinite(rows.scales[from]),
+          WR_CHECK((word & 0xffffU) == 0 || !std::isfinite(rows.scales[from]),
                    "{} is no bf16",
                    rows.scales[from]);
           word >>= 16;

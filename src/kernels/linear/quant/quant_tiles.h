@@ -64,6 +64,14 @@ constexpr bool has_quant_tiles(PackedKind kind) {
   return kind == PackedKind::kF8 || kind == PackedKind::kQ8 || kind == PackedKind::kQ6 ||
          kind == PackedKind::kQ4 || kind == PackedKind::kTable;
 }
+// Whether tiles of this kind can have the weight's scales, biases and zero points.
+constexpr bool has_quant_scales(const PackedWeight& weight) {
+  if (weight.kind == PackedKind::kTable) {
+    return weight.scales == ScaleForm::kF32 && !weight.has_bias && !weight.has_zero_points;
+  }
+  return weight.scales == ScaleForm::kBF16 ||
+         (weight.scales == ScaleForm::kF16 && weight.kind != PackedKind::kQ6 && !weight.has_bias);
+}
 // Whether tiles with these scales can have the weight's groups.
 constexpr bool has_quant_group(const PackedWeight& weight) {
   const bool small = weight.kind == PackedKind::kQ6 || weight.kind == PackedKind::kTable ||

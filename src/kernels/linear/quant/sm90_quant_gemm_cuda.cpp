@@ -48,6 +48,7 @@ void sm90_quant_gemm(Stream& stream,
            plan.split <= kMaxSm90GemmCluster && plan.stages >= 2 &&
            plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_quant_shared_bytes(plan, weight), static_cast<size_t>(kSm90GemmSharedBytes));
+  WR_CHECK(has_quant_scales(weight), "scales of kind {}", static_cast<int>(weight.kind));
   WR_CHECK(has_quant_group(weight), "groups of {}", weight.group);
   WR_CHECK(has_quant_codes(weight), "zero point {}", weight.zero_point);
   switch (weight.kind) {
