@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // What batch invariance costs the linear operations of a model.
-//   batch_invariant_cuda_bench [steps] [products] [plans] [Qwen3-0.6B] [Qwen3-8B]
+//   batch_invariant_cuda_bench [steps] [products] [plans] [heads] [Qwen3-0.6B] [Qwen3-8B] [qkv] [o] [gate_up] [down] [head]
 // Without arguments: steps and products, both models. steps: all linears of a step, with their norms and gates, default
 // against batch-invariant. products: each operation of a layer alone. plans: other plans of the batch-invariant kernels,
-// by the number of parts of k.
+// by the number of parts of k. heads: the head with its logits and with the largest of them alone. Of products
+// and plans only the named operations, if one is named.
 #include "kernels/linear/cublaslt/cublaslt.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_maxima.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +73,7 @@ class Room {
     normed_ = memory_.normal_bf16(inputs_);
     weight_ = memory_.allocate<float>(1 << 16);
     squares_ = memory_.allocate<float>(half_norm_squares(kMaxRows, hidden_));
+    maxima_ = memory_.allocate<OutputMax>(outputs_ / kMaxOutputs);
     scratch_ = memory_.allocate<std::byte>(kLtWorkspaceBytes);
     WR_CUDA(cudaMemset(residual_, 0x3f, inputs_ * sizeof(float)));  // about 0.5
     WR_CUDA(cudaMemset(weight_, 0x3f, (size_t{1} << 16) * sizeof(float)));
@@ -132,6 +136,7 @@ class Room {
       out.next_x = normed_;
       out.next_squares = squares_;
     }
+    out.maxima = maxima_;
     out.m = m;
     out.n = p.n;
     out.k = p.k;
@@ -150,9 +155,13 @@ class Room {
   uint16_t* normed_ = nullptr;
   float* weight_ = nullptr;
   float* squares_ = nullptr;
+  OutputMax* maxima_ = nullptr;
   std::byte* scratch_ = nullptr;
   HalfNorm half_;
 };
+
+// Whether an operation is to be measured.
+using Chosen = std::function<bool(const Product&)>;
 
 // Copies of a weight, so that L2 does not serve the reads.
 struct Weights {
@@ -187,11 +196,14 @@ std::vector<int32_t> rows_of(const Product& p) {
   return rows;
 }
 
-void bench_products(Stream& stream, const Model& model, Room& room) {
+void bench_products(Stream& stream, const Model& model, Room& room, const Chosen& chosen) {
   std::printf("%s: microseconds an operation, default and batch-invariant, and the limit\n",
               model.name);
   for (size_t i = 0; i < model.products.size(); ++i) {
     const Product& p = model.products[i];
+    if (!chosen(p)) {
+      continue;
+    }
     const Weights w(p, copies_beyond_l2(p.bytes()));
     for (const int32_t m : rows_of(p)) {
       double us[2] = {};
@@ -208,6 +220,39 @@ void bench_products(Stream& stream, const Model& model, Room& room) {
                   100.0 * (us[1] / us[0] - 1.0),
                   limit_us(p, m));
     }
+  }
+}
+
+// The head with its logits, by the kernel that a model takes, and with the largest of them alone, by every kernel for that.
+void bench_heads(Stream& stream, const Model& model, Room& room) {
+  std::printf("%s: microseconds of the head, with its logits and with the largest alone\n",
+              model.name);
+  const Product& head = model.products.back();
+  Product largest = head;
+  largest.epilogue = kMax;
+  const Weights w(head, copies_beyond_l2(head.bytes()));
+  const int calls = std::max(w.count, 4);
+  for (const int32_t m : {9, 16, 32, 33, 64, 65, 96, 128, 129, 192, 256, 384, 512}) {
+    std::printf("  m %4d  logits %7.1f  limit %7.1f",
+                m,
+                calls_us(stream,
+                         calls,
+                         [&](int n) {
+                           room.run(stream, model, model.products.size() - 1, w.nth(n), m, true);
+                         }),
+                limit_us(head, m));
+    if (m <= kMaxSm90GemmRows) {
+      std::printf("  small %7.1f", calls_us(stream, calls, [&](int n) {
+                    sm90_bf16_gemm_maxima(stream, room.args(largest, w.nth(n), m, false));
+                  }));
+    }
+    for (const int32_t cols : {128, 192, 256}) {
+      std::printf("  large %d %7.1f", cols, calls_us(stream, calls, [&](int n) {
+                    sm90_bf16_gemm_large_m(
+                        stream, room.args(largest, w.nth(n), m, false), {.cols = cols});
+                  }));
+    }
+    std::printf("\n");
   }
 }
 
@@ -333,9 +378,12 @@ void sweep_large(Stream& stream, const Product& p, const Room& room, const Weigh
   std::printf("\n");
 }
 
-void sweep(Stream& stream, const Model& model, const Room& room) {
+void sweep(Stream& stream, const Model& model, const Room& room, const Chosen& chosen) {
   std::printf("%s: microseconds of other plans\n", model.name);
   for (const Product& p : model.products) {
+    if (!chosen(p)) {
+      continue;
+    }
     const bool head = p.n > 1 << 16;
     const Weights w(p, copies_beyond_l2(p.bytes()));
     for (const int32_t m : {1, 4, 8}) {
@@ -358,8 +406,14 @@ bool named(int argc, char** argv, const char* what) {
 }
 
 int run(int argc, char** argv) {
-  const bool all =
-      !named(argc, argv, "steps") && !named(argc, argv, "products") && !named(argc, argv, "plans");
+  const auto any_of = [&](std::initializer_list<const char*> names) {
+    return std::ranges::any_of(names, [&](const char* name) { return named(argc, argv, name); });
+  };
+  const bool all = !any_of({"steps", "products", "plans", "heads"});
+  const bool every_operation = !any_of({"qkv", "o", "gate_up", "down", "head"});
+  const Chosen chosen = [&](const Product& p) {
+    return every_operation || named(argc, argv, p.name);
+  };
   const bool every_model = !named(argc, argv, "Qwen3-0.6B") && !named(argc, argv, "Qwen3-8B");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
@@ -381,10 +435,13 @@ int run(int argc, char** argv) {
       bench_steps(stream, model, room);
     }
     if (all || named(argc, argv, "products")) {
-      bench_products(stream, model, room);
+      bench_products(stream, model, room, chosen);
     }
     if (named(argc, argv, "plans")) {
-      sweep(stream, model, room);
+      sweep(stream, model, room, chosen);
+    }
+    if (named(argc, argv, "heads")) {
+      bench_heads(stream, model, room);
     }
   }
   return 0;

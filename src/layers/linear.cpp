@@ -139,6 +139,24 @@ void Linear::forward(Stream& stream,
   linear(stream, args);
 }
 
+bool Linear::leaves_maxima(const DeviceFacts& device, int64_t num_rows) const {
+  return args_.num_segments == 1 && site_ < 0 &&
+         warprow::leaves_maxima(device, shape(DType::kF32, LinearEpilogue::kMax), num_rows);
+}
+
+void Linear::forward_maxima(Stream& stream,
+                            const ConstActView& x,
+                            const View<OutputMax, 2>& maxima,
+                            const LinearWorkspace& workspace) const {
+  LinearArgs args = args_;
+  args.x = x;
+  args.y = ActView(DType::kF32, nullptr, x.shape[0], num_outputs_);
+  args.epilogue = LinearEpilogue::kMax;
+  args.maxima = maxima;
+  args.scratch = workspace.scratch;
+  linear(stream, args);
+}
+
 // A sum's delta goes to y in front of the product, whose epilogue then begins the next norm with both.
 void Linear::run_with_delta(Stream& stream,
                             const LinearArgs& args,
@@ -157,6 +175,8 @@ void Linear::run_with_delta(Stream& stream,
     case LinearEpilogue::kSwiGlu:
       run_gated_with_delta(stream, args, workspace);
       break;
+    case LinearEpilogue::kMax:
+      WR_CHECK(false, "a delta of maxima");
   }
 }
 

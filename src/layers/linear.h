@@ -76,6 +76,12 @@ class Linear {
                LinearEpilogue epilogue,
                const LinearWorkspace& workspace,
                const HalfNorm* next_norm = nullptr) const;
+  // The largest of each row's outputs in place of them (LinearEpilogue::kMax), for rows for which kernels have that.
+  [[nodiscard]] bool leaves_maxima(const DeviceFacts& device, int64_t num_rows) const;
+  void forward_maxima(Stream& stream,
+                      const ConstActView& x,
+                      const View<OutputMax, 2>& maxima,
+                      const LinearWorkspace& workspace) const;
 
  private:
   void load_stacked(ParameterLoader& loader,

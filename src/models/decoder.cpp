@@ -546,4 +546,17 @@ void Decoder::compute_logits(Stream& stream, ConstActView hidden, View<float, 2>
   }
 }
 
+// A divisor or a cap may make two logits equal of which one was larger.
+bool Decoder::leaves_maxima(int64_t n) const {
+  const VocabPart& mine = facts().vocab;
+  return facts().last_stage && mine.count == mine.width && spec_.logits_divisor == 1.0F &&
+         spec_.logits_soft_cap <= 0.0F && head_.leaves_maxima(device_, n);
+}
+
+void Decoder::compute_maxima(Stream& stream,
+                             ConstActView hidden,
+                             const View<OutputMax, 2>& maxima) {
+  head_.forward_maxima(stream, hidden, maxima, buffers_.linear);
+}
+
 }  // namespace warprow

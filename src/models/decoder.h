@@ -61,6 +61,10 @@ class Decoder final : public Model {
   void prepare_kernels() const override;
   ModelOutput forward(Stream& stream, const ModelInput& in) override;
   void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) override;
+  [[nodiscard]] bool leaves_maxima(int64_t n) const override;
+  void compute_maxima(Stream& stream,
+                      ConstActView hidden,
+                      const View<OutputMax, 2>& maxima) override;
   [[nodiscard]] View<float, 2> residual_room(int64_t num_toks) const override;
   [[nodiscard]] std::span<const LinearSite> linear_sites() const override { return sites_; }
   [[nodiscard]] std::vector<std::string> modules_of_other_stages() const override;

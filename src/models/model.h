@@ -6,6 +6,7 @@
 #include "device/stream.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "kernels/linear/output_max.h"
 #include "layers/linear_delta.h"
 #include "models/layer_spec.h"
 #include "models/vocab_part.h"
@@ -79,6 +80,14 @@ class Model {
   // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, facts().vocab.width]. Columns past
   // facts().vocab.count are not written. Last stage.
   virtual void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) = 0;
+  // Whether the largest logits of n rows can be had without their logits, by compute_maxima: of each kMaxOutputs adjacent
+  // ones, dev [n, vocab.width / kMaxOutputs]. They are those of compute_logits.
+  [[nodiscard]] virtual bool leaves_maxima(int64_t /*n*/) const { return false; }
+  virtual void compute_maxima(Stream& /*stream*/,
+                              ConstActView /*hidden*/,
+                              const View<OutputMax, 2>& /*maxima*/) {
+    WR_CHECK(false, "a model that leaves no maxima");
+  }
   // Where a stage keeps the residual stream of num_toks tokens. The previous stage's output may be received here
   // and is then not copied.
   [[nodiscard]] virtual View<float, 2> residual_room(int64_t num_toks) const = 0;

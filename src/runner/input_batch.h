@@ -6,6 +6,7 @@
 #include "device/arena.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "runner/logits_head.h"
 #include "runner/ops/step_views.h"
 #include "runner/step_limits.h"
 #include "wire/scheduler_output.h"
@@ -49,6 +50,7 @@ struct InputBatch {
   int32_t num_toks_padded = 0;
   int32_t num_logits = 0;  // a row has 0 to 1 + drafts of them, at its last tokens
   int32_t num_logits_padded = 0;
+  LogitsForm logits_form = LogitsForm::kAll;
   int32_t num_decode_rows = 0;   // the first rows, of at most StepLimits::decode_len() tokens each
   int32_t num_decode_toks = 0;   // of those rows
   int32_t decode_len = 1;        // the most tokens of those rows

@@ -32,7 +32,18 @@ LogitsHead::LogitsHead(Model& model,
   picked_ = ActView(model.facts().act_dtype, workspace.alloc_bytes(bytes), rows, width);
 }
 
-LogitsShare LogitsHead::last(int32_t n) const { return share_of(n, model_.facts().vocab_size); }
+bool LogitsHead::leaves_maxima(int32_t n) const {
+  return ranks_.alone() && model_.leaves_maxima(n);
+}
+
+LogitsShare LogitsHead::last(int32_t n, LogitsForm form) const {
+  const int64_t vocab = model_.facts().vocab_size;
+  if (form == LogitsForm::kAll) {
+    return share_of(n, vocab);
+  }
+  auto* const maxima = reinterpret_cast<OutputMax*>(logits_);
+  return {{}, 0, n, make_view(maxima, n, vocab / kMaxOutputs)};
+}
 
 LogitsShare LogitsHead::share_of(int32_t n, int64_t vocab) const {
   const Share mine = ranks_.place.share(n);
@@ -45,17 +56,23 @@ View<float, 2> LogitsHead::columns_of(int32_t n, int64_t width) const {
 
 LogitsShare LogitsHead::of_picked(Stream& stream,
                                   const ActView& hidden,
-                                  View<const int32_t, 1> index) {
+                                  View<const int32_t, 1> index,
+                                  LogitsForm form) {
   ActView picked = picked_;
   picked.shape[0] = index.shape[0];
   gather_rows(stream, {hidden, index, picked});
-  return of_all(stream, picked);
+  if (form == LogitsForm::kAll) {
+    return of_all(stream, picked);
+  }
+  const LogitsShare share = last(static_cast<int32_t>(index.shape[0]), form);
+  model_.compute_maxima(stream, picked, share.maxima);
+  return share;
 }
 
 LogitsShare LogitsHead::of_all(Stream& stream, const ActView& hidden) {
   const int64_t n = hidden.shape[0];
   WR_CHECK_LE(n, max_rows_);
-  const LogitsShare logits = last(static_cast<int32_t>(n));
+  const LogitsShare logits = last(static_cast<int32_t>(n), LogitsForm::kAll);
   if (ranks_.alone()) {
     model_.compute_logits(stream, hidden, logits.rows);
     return logits;

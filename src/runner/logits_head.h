@@ -12,12 +12,20 @@
 
 namespace warprow {
 
+// What of a step's logits is computed.
+enum class LogitsForm : uint8_t {
+  kAll,
+  kMaxima  // the largest of each kMaxOutputs adjacent ones: enough where every row takes its largest logit
+};
+
 // The logits of n tokens that this rank has. A single rank has all of them. With several ranks each has those of its
 // share of the tokens, and no rank has all.
 struct LogitsShare {
-  View<float, 2> rows;  // dev f32 [GroupPlace::share(n), vocab_size]
-  int64_t first = 0;    // index among the n tokens of the first row's token
+  View<float, 2>
+      rows;  // dev f32 [GroupPlace::share(n), vocab_size]; empty: there are maxima in place of them
+  int64_t first = 0;  // index among the n tokens of the first row's token
   int64_t n = 0;
+  View<OutputMax, 2> maxima = {};  // dev [n, vocab_size / kMaxOutputs] or empty
 };
 
 // The model's head and the only logits buffer: for the tokens that a step samples from, and after sampling for
@@ -40,12 +48,18 @@ class LogitsHead {
   static int32_t max_rows(int64_t vocab, const StepLimits& limits);
   [[nodiscard]] int32_t max_rows() const { return max_rows_; }
 
+  // Whether a step of n logits may have the form kMaxima: of a single rank.
+  [[nodiscard]] bool leaves_maxima(int32_t n) const;
+
   // Logits of the rows of hidden [T, hidden_size] that index [n <= max_logits] selects.
-  LogitsShare of_picked(Stream& stream, const ActView& hidden, View<const int32_t, 1> index);
+  LogitsShare of_picked(Stream& stream,
+                        const ActView& hidden,
+                        View<const int32_t, 1> index,
+                        LogitsForm form);
   // Logits of all rows of hidden [n <= max_rows, hidden_size].
   LogitsShare of_all(Stream& stream, const ActView& hidden);
-  // Those of the first n tokens of the last call, which was for at least n.
-  [[nodiscard]] LogitsShare last(int32_t n) const;
+  // Those of the first n tokens of the last call, which was for at least n and of this form.
+  [[nodiscard]] LogitsShare last(int32_t n, LogitsForm form) const;
 
   // Where a drafter's logits of n <= max_logits tokens lie, whose vocabulary is no larger than the model's. Those of the
   // last call are lost.

@@ -100,6 +100,8 @@ ModelRunner::ModelRunner(Device& device,
       limits_.max_steps_in_flight + 1);
   batch_.rows.reserve(static_cast<size_t>(limits_.max_num_seqs));
   operations_.add("attention_backends", [this](const std::string&) { return attention_.names(); });
+  operations_.add("steps_with_maxima",
+                  [this](const std::string&) { return std::to_string(steps_with_maxima_); });
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
@@ -128,7 +130,7 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
   note_step(step);
   pending_ = ExecuteModelState{step.step, {}};
   if (head_ != nullptr) {
-    pending_->logits = head_->last(batch_.num_logits_padded);
+    pending_->logits = head_->last(batch_.num_logits_padded, batch_.logits_form);
   }
 }
 
@@ -155,7 +157,7 @@ void ModelRunner::run_forward() {
       key.num_rows = batch_.num_rows_padded;
       key.num_logits = batch_.num_logits_padded;
       key.query_len = batch_.graph_query_len;
-      key.variant = graph_variant(StepPart::kForward, 0);
+      key.variant = graph_variant(StepPart::kForward, static_cast<uint64_t>(batch_.logits_form));
       graphs_.run_full(stream_, key, whole_step);
       break;
     case GraphMode::kPiecewise:
@@ -195,7 +197,8 @@ void ModelRunner::decode_logits() {
   }
   ActView hidden = hidden_;
   hidden.shape[0] = batch_.num_toks_padded;
-  head_->of_picked(stream_, hidden, make_view<const int32_t>(inputs_.logits_indices, n));
+  head_->of_picked(
+      stream_, hidden, make_view<const int32_t>(inputs_.logits_indices, n), batch_.logits_form);
 }
 
 void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
@@ -209,7 +212,8 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   each(&RunnerFeature::prepare_sample, batch_, grammar, outputs_.next_entry());
   if (batch_.sample_graph) {
     // A recorded graph serves any number of rows: rows past the step's own do nothing.
-    const uint64_t variant = graph_variant(StepPart::kSample, batch_.sample_rules);
+    const uint64_t form = static_cast<uint64_t>(batch_.logits_form) << 32;
+    const uint64_t variant = graph_variant(StepPart::kSample, form | batch_.sample_rules);
     graphs_.run_full(stream_, {.num_logits = batch_.num_logits_padded, .variant = variant}, [this] {
       draw_tokens(limits_.max_num_seqs);
     });
@@ -367,6 +371,10 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
   batch_.num_proposals = step.num_proposals < 0 ? limits_.max_drafts : step.num_proposals;
   WR_CHECK_LE(batch_.num_proposals, limits_.max_drafts);
   pad_batch(step, vote.eager);
+  const bool maxima = head_ != nullptr && batch_.num_logits > 0 && sample_rules == 0 &&
+                      !vote.reads_logits && head_->leaves_maxima(batch_.num_logits_padded);
+  batch_.logits_form = maxima ? LogitsForm::kMaxima : LogitsForm::kAll;
+  steps_with_maxima_ += maxima ? 1 : 0;
 }
 
 // Chooses how the step runs and its padded sizes.

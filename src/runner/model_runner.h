@@ -106,7 +106,8 @@ class ModelRunner final : public Runner {
     return !link_.is_last() || forward_event_->reached();
   }
 
-  // Adds attention_backends: the names of the groups' backends, separated by commas.
+  // Adds attention_backends: the names of the groups' backends, separated by commas; and steps_with_maxima: how many steps
+  // had LogitsForm::kMaxima.
   [[nodiscard]] Operations& operations() override { return operations_; }
   [[nodiscard]] std::vector<std::span<const std::byte>> lasting_state() const override {
     return {lasting_state_};
@@ -168,6 +169,7 @@ class ModelRunner final : public Runner {
   InputBatch batch_;
   ActView hidden_;  // of the last forward; empty before the last stage
   int64_t row_state_bytes_ = 0;
+  int64_t steps_with_maxima_ = 0;
   std::optional<ExecuteModelState> pending_;
 };
 

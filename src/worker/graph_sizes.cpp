@@ -14,7 +14,8 @@ namespace {
 // less for sampling.
 constexpr int64_t kGraphBytes = int64_t{256} << 10;     // per graph
 constexpr int64_t kGraphLayerBytes = int64_t{8} << 10;  // and per layer in it
-constexpr int64_t kSampleGraphsPerSize = 2;             // sets of sampling rules used at one size
+constexpr int64_t kWholeGraphsPerSize = 2;   // with all logits, and with the largest alone
+constexpr int64_t kSampleGraphsPerSize = 2;  // sets of sampling rules used at one size
 
 Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
   if (config.cudagraph_capture_sizes == "auto") {
@@ -43,7 +44,8 @@ void reserve_graphs(GraphOptions& graphs, int64_t num_layers, int64_t draft_laye
   const int64_t pieces_bytes = pieces ? (num_layers + 1) * kGraphBytes : 0;
   graphs.capture_bytes = std::max(whole_bytes, pieces_bytes);
   graphs.sample_bytes = kGraphBytes + draft_layers * kGraphLayerBytes;
-  const int64_t per_size = whole_bytes + pieces_bytes + kSampleGraphsPerSize * graphs.sample_bytes;
+  const int64_t per_size =
+      kWholeGraphsPerSize * whole_bytes + pieces_bytes + kSampleGraphsPerSize * graphs.sample_bytes;
   graphs.reserved_bytes = static_cast<int64_t>(graphs.sizes.size()) * per_size;
 }
 

@@ -73,6 +73,7 @@ class LinearRowsTest : public CudaTest {
     std::byte* scratch = nullptr;
     ActView room;    // for the product of a gate
     ActView normed;  // for the normalised x
+    View<OutputMax, 2> maxima = {};
   };
   Loaded load(const Product& product, uint32_t seed) {
     Loaded out;
@@ -117,6 +118,7 @@ class LinearRowsTest : public CudaTest {
     args.segments[0].bias = l.bias;
     args.num_segments = 1;
     args.epilogue = l.product.epilogue;
+    args.maxima = l.maxima;
     args.batch_invariant = true;
     args.scratch = l.scratch;
     linear(stream(), args);
@@ -171,6 +173,50 @@ class LinearRowsTest : public CudaTest {
     for (const int32_t m : numbers_of_rows()) {
       const int32_t first = m * 7 % 64;
       expect_rows(all, first, m, run_rows(first, m), product.text());
+    }
+  }
+
+  // The maxima of a product are those of its float32 outputs. Rows of w repeat, so that outputs are equal, and one row of x
+  // has a NaN.
+  void check_maxima(int32_t n, int32_t k, const std::vector<int32_t>& numbers) {
+    arena().reset();
+    constexpr int32_t kDistinct = 41;  // rows of w
+    constexpr int32_t kNanRow = 6;     // of x
+    const int32_t most = std::ranges::max(numbers);
+    std::vector<uint16_t> w = to_bf16(random(31, 0.1F, static_cast<size_t>(kDistinct * k)));
+    std::vector<uint16_t> x = to_bf16(random(32, 1.0F, static_cast<size_t>(most * k)));
+    x[static_cast<size_t>(kNanRow * k + 3)] = 0x7fc0;
+    const Product stored{n, k, kStore, true};
+    Loaded l;
+    l.product = stored;
+    l.w = reinterpret_cast<const std::byte*>(
+        repeated(w, static_cast<size_t>(n) * static_cast<size_t>(k)));
+    l.scratch = poisoned<std::byte>(cuda::linear_scratch_bytes(most, k));
+    const ActView in(DType::kBF16, repeated(x, x.size()), most, k);
+    const ActView y = poisoned_act(DType::kF32, most, n);
+    const int32_t per_row = n / kMaxOutputs;
+    auto* maxima = poisoned<OutputMax>(static_cast<size_t>(most) * static_cast<size_t>(per_row));
+    for (const int32_t m : numbers) {
+      ASSERT_TRUE(leaves_maxima(gpu().facts(), stored.shape(), m)) << m;
+      run(l, in.rows(0, m), y.rows(0, m));
+      const auto count = static_cast<size_t>(m) * static_cast<size_t>(n);
+      const std::vector<float> outputs = download(static_cast<const float*>(y.data), count);
+      Loaded largest = l;
+      largest.product.epilogue = kMax;
+      largest.maxima = make_view(maxima, m, per_row);
+      run(largest, in.rows(0, m), y.rows(0, m));
+      const std::vector<OutputMax> got =
+          download(maxima, static_cast<size_t>(m) * static_cast<size_t>(per_row));
+      size_t wrong = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const auto* const first = outputs.data() + i * kMaxOutputs;
+        const auto at = std::max_element(first, first + kMaxOutputs);  // the first one
+        const auto number = static_cast<int32_t>(i % static_cast<size_t>(per_row)) * kMaxOutputs +
+                            static_cast<int32_t>(at - first);
+        const bool nan = i / static_cast<size_t>(per_row) == kNanRow;
+        wrong += nan ? !std::isnan(got[i].value) : got[i].value != *at || got[i].output != number;
+      }
+      EXPECT_EQ(wrong, 0U) << "maxima of " << n << " x " << k << ", " << m << " rows";
     }
   }
 
@@ -280,6 +326,18 @@ TEST_F(LinearRowsTest, BatchInvariantNormsInHalves) {
   check_halves({4096, 12288, kAdd, true}, {6144, 4096, kStore});
   check_halves({320, 512, kAdd, true}, {2 * 296, 320, kSwiGlu, false, true});
   check_halves({64, 136, kAdd, true}, {104, 64, kStore});
+}
+
+TEST_F(LinearRowsTest, MaximaAreThoseOfTheOutputs) {
+  if (!is_hopper()) {
+    GTEST_SKIP() << "the kernels of batch-invariant products need a GPU of compute capability 9.0";
+  }
+  std::vector<int32_t> numbers = numbers_of_rows();
+  std::erase_if(numbers, [](int32_t m) { return m <= 8; });
+  check_maxima(2112, 320, numbers);
+  check_maxima(512, 136, numbers);
+  check_maxima(64, 64, numbers);
+  check_maxima(65'600, 256, {9, 33, 65, 128, 129, 257, 300});  // a head
 }
 
 // Every plan of every kernel with the same parts of k gives the same.

@@ -25,6 +25,7 @@ using testing::SampleRow;
 using Ints = std::vector<int32_t>;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kMaxTop = 20;
 constexpr int64_t kMaxLen = 300;
 
@@ -92,6 +93,40 @@ class SampleCuda : public CudaTest {
         << "the sampler must not change raw logits";
     return testing::outcomes(
         a, [this](const auto* p, int64_t n) { return download(p, static_cast<size_t>(n)); });
+  }
+
+  // The same from the largest of each 64 logits, as a model's head leaves them.
+  std::vector<SampleOutcome> of_maxima(const SampleCase& c) {
+    arena().reset();
+    ArenaMemory device = memory();
+    SampleArgs a = c.args(device, LogprobsMode::kRawLogprobs);
+    a.rules = 0;
+    set_outputs(a, [this](auto zero, int64_t n) {
+      return poisoned<decltype(zero)>(static_cast<size_t>(n));
+    });
+    const int64_t per_row = c.vocab() / kMaxOutputs;
+    std::vector<OutputMax> maxima;
+    for (int64_t i = 0; i < c.size() * per_row; ++i) {
+      OutputMax m{-kInf, static_cast<int32_t>(i % per_row) * kMaxOutputs};
+      const float* const x = c.logits().data() + i * kMaxOutputs;
+      for (int32_t at = 0; at < kMaxOutputs; ++at) {
+        if (x[at] > m.value) {
+          m.output = static_cast<int32_t>(i % per_row) * kMaxOutputs + at;
+        }
+        m.value = std::isnan(x[at]) || std::isnan(m.value) ? kNan : std::max(m.value, x[at]);
+      }
+      maxima.push_back(m);
+    }
+    auto* data = poisoned<OutputMax>(maxima.size());
+    stream().copy_to_device(data, maxima.data(), maxima.size() * sizeof(OutputMax));
+    stream().synchronize();
+    a.maxima = make_view<const OutputMax>(data, c.size(), per_row);
+    a.logits = {};
+    sample(stream(), a);
+    SampleArgs sizes = a;
+    sizes.logits.shape[0] = c.size();
+    return testing::outcomes(
+        sizes, [this](const auto* p, int64_t n) { return download(p, static_cast<size_t>(n)); });
   }
 
   static std::string about(const std::vector<SampleRow>& rows, size_t i) {
@@ -231,6 +266,32 @@ class SampleCuda : public CudaTest {
 
   std::mt19937_64 rng_;
 };
+
+// Greedy rows among which are ties, padding, a NaN and nothing finite.
+TEST_F(SampleCuda, MaximaYieldTheTokensOfLogits) {
+  for (const int64_t vocab : {64, 640, 12'800, 151'936}) {
+    std::vector<SampleRow> rows;
+    for (int i = 0; i < 12; ++i) {
+      SampleParams greedy;
+      greedy.temperature = 0.0F;
+      rows.push_back(row_of(row_of_kind(vocab), greedy));
+    }
+    rows[2].logits[static_cast<size_t>(below(vocab))] = kNan;
+    rows[3].active = false;
+    std::ranges::fill(rows[4].logits, -kInf);
+    std::ranges::fill(rows[5].logits, -0.0F);
+    rows[5].logits.back() = 0.0F;
+    rows[6].logits[static_cast<size_t>(vocab - 1)] = kInf;
+    const SampleCase c(rows, 0);
+    const std::vector<SampleOutcome> want = on_gpu(c, 0);
+    const std::vector<SampleOutcome> got = of_maxima(c);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      SCOPED_TRACE(about(rows, i));
+      testing::expect_same(want[i], got[i]);
+    }
+  }
+}
 
 TEST_F(SampleCuda, MixedRowsAreTheCpus) {
   for (const int64_t vocab : {1, 3, 33, 1000, 8192, 8193, 32000}) {

@@ -429,6 +429,43 @@ TEST_F(CudaInvariance, EqualBitsByDefault) {
   expect_equal_bits(model(), "auto");
   expect_equal_bits_of_large_steps("auto");
 }
+
+// Rows that take their largest logit and report nothing need no logits: their steps leave the largest ones alone.
+TEST_F(CudaInvariance, GreedyTokensWithoutLogits) {
+  if (cuda::find_device().facts.compute_capability != 90) {
+    GTEST_SKIP() << "batch invariance is the default on Hopper";
+  }
+  const TempDir dir;
+  for (const int32_t num_requests : {24, 150}) {
+    RigOptions options = base_options(model().write(dir));
+    options.config.kv_cache_memory_bytes = int64_t{512} << 20;
+    options.config.max_num_seqs = 160;
+    options.config.max_num_batched_tokens = 512;
+    std::vector<Request> requests =
+        make_requests(model().vocab_size, {.num_requests = num_requests});
+    Results with_logits;
+    for (const bool logits : {true, false}) {
+      ModelRig rig(options);
+      for (Request& request : requests) {
+        request.params.num_logprobs = logits ? 5 : -1;
+        add_request(rig, request, nullptr);
+      }
+      rig.run();
+      const int64_t steps = std::stoll(rig.call("steps_with_maxima", ""));
+      if (logits) {
+        EXPECT_EQ(steps, 0);
+        with_logits = rig.results();
+        continue;
+      }
+      EXPECT_GT(steps, 0);
+      ASSERT_EQ(rig.results().size(), requests.size());
+      for (const auto& [id, result] : rig.results()) {
+        EXPECT_EQ(result.tokens, with_logits.at(id).tokens) << "request " << id;
+      }
+    }
+  }
+}
+
 TEST_F(CudaInvariance, EqualBitsWithNativeAttention) { expect_equal_bits(model(), "native"); }
 TEST_F(CudaInvariance, EqualBitsWithFlashInfer) { expect_equal_bits(model(), "flashinfer"); }
 TEST_F(CudaInvariance, EqualBitsOfWindowsWithNativeAttention) {

@@ -111,6 +111,35 @@ TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
   }
 }
 
+// The heads of Qwen3-0.6B and 8B.
+TEST(LinearPlan, HeadsLeaveMaxima) {
+  for (const int32_t k : {1024, 4096}) {
+    LinearShape head = shape(151936, k, kStore);
+    head.y = DType::kF32;
+    EXPECT_FALSE(leaves_maxima(h200(), head, 64)) << "without batch invariance";
+    head.batch_invariant = true;
+    EXPECT_FALSE(leaves_maxima(h200(), head, 8));
+    for (const int64_t m : {9, 32, 128, 129, 512, 8192}) {
+      EXPECT_TRUE(leaves_maxima(h200(), head, m)) << m;
+    }
+    DeviceFacts cpu = h200();
+    cpu.kind = DeviceKind::kCpu;
+    EXPECT_FALSE(leaves_maxima(cpu, head, 128));
+    head.n += 4;
+    EXPECT_FALSE(leaves_maxima(h200(), head, 128)) << "an odd number of outputs";
+    head.n -= 4;
+    head.has_bias = true;
+    EXPECT_FALSE(leaves_maxima(h200(), head, 128)) << "with a bias";
+    head.has_bias = false;
+    head.weights = PackedKind::kQ6;
+    EXPECT_FALSE(leaves_maxima(h200(), head, 128)) << "quantised";
+  }
+  LinearShape parts = shape(1024, 2048, kStore);
+  parts.y = DType::kF32;
+  parts.batch_invariant = true;
+  EXPECT_FALSE(leaves_maxima(h200(), parts, 128)) << "in parts of k";
+}
+
 TEST(LinearPlan, Float32HasOneKernelAndNoHalves) {
   for (const bool batch_invariant : {false, true}) {
     LinearShape sum = shape(1024, 2048, kAdd);

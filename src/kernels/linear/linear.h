@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "kernels/linear/output_max.h"
 #include "kernels/linear/packed_weight.h"
 #include "kernels/op.h"
 
@@ -35,7 +36,8 @@ inline constexpr int kMaxLinearSegments = 4;
 //  kStore:  y[t, y_col + j] = p[t, j]
 //  kAdd:    y[t, y_col + j] += p[t, j]
 //  kSwiGlu: y[t, j] = silu(p[t, j]) * p[t, n / 2 + j]; the gate outputs come first, then the up outputs
-enum class LinearEpilogue : uint8_t { kStore, kAdd, kSwiGlu };
+//  kMax:    maxima[t, j] = the largest of p[t, 64 j .. 64 j + 63]; there is no y
+enum class LinearEpilogue : uint8_t { kStore, kAdd, kSwiGlu, kMax };
 
 // A linear operation of a model, without its number of rows.
 struct LinearShape {
@@ -87,6 +89,10 @@ RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,
                           const LinearShape& behind);
 
+// Whether a product with a float32 y and these rows may have the epilogue kMax instead of kStore. The maxima are those of the
+// y that kStore would store.
+bool leaves_maxima(const DeviceFacts& device, const LinearShape& shape, int64_t num_rows);
+
 struct LinearArgs {
   ConstActView x;                    // [num_toks, k]
   View<const float, 1> norm_weight;  // dev f32 [k] or empty: RMSNorm of x before the product
@@ -96,6 +102,7 @@ struct LinearArgs {
   ActView y;       // [num_toks, ...]  must not overlap x
   const HalfNorm* next_norm = nullptr;  // a norm of y's rows to do the first half of; kAdd, or null
   ActView product;                      // [num_toks, n]  room for the product; kSwiGlu, kAdd
+  View<OutputMax, 2> maxima;            // [num_toks, n / kMaxOutputs]; kMax
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
@@ -134,7 +141,7 @@ struct LinearArgs {
 //   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all. float32:
 //   always a function of k alone.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
-//   halved_norm_rows allows; no other operation uses scratch, normed and product until this one has run.
+//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; no other operation uses scratch, normed and product until this one has run.
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.
 WR_OP(linear, LinearArgs);
 

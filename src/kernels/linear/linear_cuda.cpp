@@ -18,6 +18,7 @@
 #include "kernels/linear/quant/sm90_quant_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_maxima.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
 #include "kernels/norm/rms_norm.h"
 
@@ -61,6 +62,12 @@ void check_args(const LinearArgs& args) {
            segment.y_col,
            cols,
            args.y.shape[1]);
+  if (args.epilogue == LinearEpilogue::kMax) {
+    WR_CHECK(!norm && args.y.dtype == DType::kF32);
+    WR_CHECK_EQ(args.maxima.shape[0], args.x.shape[0]);
+    WR_CHECK_EQ(args.maxima.shape[1], segment.w.n / kMaxOutputs);
+    WR_CHECK_EQ(args.maxima.stride[0], args.maxima.shape[1]);
+  }
 }
 
 // Returns x, RMS-normalised if norm_weight is set.
@@ -116,6 +123,7 @@ Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   sm90_gemm_args.y_stride = y.stride;
   sm90_gemm_args.y_f32 = y.dtype == DType::kF32;
   sm90_gemm_args.epilogue = args.epilogue;
+  sm90_gemm_args.maxima = args.maxima.data;
   if (half_normed) {
     sm90_gemm_args.squares = args.half_norm->squares;
     sm90_gemm_args.norm_eps = args.norm_eps;
@@ -159,6 +167,20 @@ void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
   sm90_bf16_gemm_large_m(stream, sm90, sm90_large_plan(sm90.m, sm90.n, chunks, device.num_sms));
   if (args.next_norm != nullptr) {
     begin_norm(stream, args.y.f32(), *args.next_norm);
+  }
+}
+
+// The largest outputs in place of y, by kernels that go on to the next tile while one ends.
+void run_sm90_maxima(Stream& stream, const LinearArgs& args) {
+  const DeviceFacts& device = stream.device().facts();
+  WR_CHECK(leaves_maxima(device, shape_of(args), args.x.shape[0]),
+           "{} rows: no maxima here",
+           args.x.shape[0]);
+  const Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
+  if (sm90.m <= kMaxSm90GemmRows) {
+    sm90_bf16_gemm_maxima(stream, sm90);
+  } else {
+    sm90_bf16_gemm_large_m(stream, sm90, sm90_large_plan(sm90.m, sm90.n, 1, device.num_sms));
   }
 }
 
@@ -387,6 +409,10 @@ void prepare_linear(const DeviceFacts& device,
 void linear(Stream& stream, const LinearArgs& given) {
   check_args(given);
   if (given.x.shape[0] == 0) {
+    return;
+  }
+  if (given.epilogue == LinearEpilogue::kMax) {
+    run_sm90_maxima(stream, given);
     return;
   }
   LinearArgs args = given;

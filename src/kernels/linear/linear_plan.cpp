@@ -169,4 +169,12 @@ RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind) 
   return halving_rows(behind, device);
 }
 
+bool leaves_maxima(const DeviceFacts& device, const LinearShape& shape, int64_t num_rows) {
+  if (device.kind != DeviceKind::kCuda || !shape.batch_invariant || shape.y != DType::kF32 ||
+      shape.has_bias || shape.n % kMaxOutputs != 0 || cuda::invariant_chunks(shape, device) != 1) {
+    return false;
+  }
+  return shape.weights == PackedKind::kBF16 && num_rows > cuda::kMaxSm90WarpRows;
+}
+
 }  // namespace warprow

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/philox.h"
 #include "device/view.h"
+#include "kernels/linear/output_max.h"
 #include "kernels/op.h"
 #include "kernels/sample/draft_probs.h"
 #include "kernels/sample/sample_params.h"
@@ -74,6 +75,9 @@ inline constexpr uint32_t kAllSampleRules = 31;
 // Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
 struct SampleArgs {
   View<const float, 2> logits;
+  // dev [n, vocab / kMaxOutputs] or empty. If set: the largest logits, of which each row takes the largest. There
+  // are no logits, and no row needs a rule. CUDA.
+  View<const OutputMax, 2> maxima;
   View<const int32_t, 1> logit_row;
   View<const int32_t, 1> logit_pos;
   View<const SampleParams, 1> params;
@@ -107,8 +111,10 @@ WR_OP(sample, SampleArgs);
 
 // Checks that each array has one entry for each logits row. All backends call it.
 inline void check_sample_shapes(const SampleArgs& args) {
-  const int64_t n = args.logits.shape[0];
+  const bool maxima = !args.maxima.empty();
+  const int64_t n = maxima ? args.maxima.shape[0] : args.logits.shape[0];
   const bool given = !args.given.empty();
+  WR_CHECK(!maxima || (args.logits.empty() && !given && args.rules == 0));
   WR_CHECK(!given || !is_processed(args.logprobs_mode));
   for (const int64_t size : {given ? args.given.shape[0] : args.logit_row.shape[0],
                              given ? n : args.logit_pos.shape[0],
@@ -122,7 +128,7 @@ inline void check_sample_shapes(const SampleArgs& args) {
   }
   WR_CHECK(args.draft_at.empty() || args.draft_at.shape[0] == n);
   WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
-  WR_CHECK_GT(args.logits.shape[1], 0);
+  WR_CHECK(maxima || args.logits.shape[1] > 0);
 }
 
 // num_workers: of the CPU's pool. max_rows: logits rows of the largest step.

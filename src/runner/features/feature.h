@@ -21,6 +21,7 @@ struct StepVote {
   std::span<ScheduledRow> rows;  // in batch order; a feature may lower a row's num_logits
   bool eager = false;            // run no part of this step from a graph
   bool mark_forward = false;     // a caller needs forward_done() between the two phases
+  bool reads_logits = false;     // a before_sample hook reads or changes logits
 };
 
 // The two parts of a step that may run from a graph.

@@ -32,7 +32,10 @@ class GrammarMasks final : public RunnerFeature {
     active_ = !step.grammar_rows.empty();
   }
   // The masks are awaited between the two phases.
-  void vote(StepVote& vote) override { vote.mark_forward |= active_; }
+  void vote(StepVote& vote) override {
+    vote.mark_forward |= active_;
+    vote.reads_logits |= active_;
+  }
 
   [[nodiscard]] uint64_t graph_key(StepPart part) const override {
     return part == StepPart::kSample && active_ ? 1 : 0;

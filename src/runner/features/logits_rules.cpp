@@ -34,6 +34,7 @@ class LogitsRulesFeature final : public RunnerFeature {
       return row.num_logits > 0 &&
              (for_greedy_ || (rows_.host(row.row).sample_rules & kSampleRandom) != 0);
     });
+    vote.reads_logits |= active_;
   }
 
   [[nodiscard]] uint64_t graph_key(StepPart part) const override {

@@ -12,6 +12,8 @@ class SyntheticAcceptance final : public RunnerFeature {
   SyntheticAcceptance(const RunnerParts& parts, double acceptance)
       : inputs_(*parts.inputs), rows_(*parts.rows), ops_(*parts.ops), acceptance_(acceptance) {}
 
+  void vote(StepVote& vote) override { vote.reads_logits = true; }
+
   void before_sample(Stream& stream, const LogitsShare& logits) override {
     ops_.decide_drafts(stream,
                        {rows_.states(),

@@ -91,9 +91,10 @@ void Sampler::sample(Stream& stream,
                      const InputBuffers& inputs,
                      const RequestRows& rows,
                      uint32_t rules) {
-  const int64_t n = logits.rows.shape[0];
+  const int64_t n = logits.maxima.empty() ? logits.rows.shape[0] : logits.n;
   SampleArgs args;
   args.logits = logits.rows;
+  args.maxima = logits.maxima;
   args.logit_row = make_view<const int32_t>(inputs.logit_row + logits.first, n);
   args.logit_pos = make_view<const int32_t>(inputs.logit_pos + logits.first, n);
   args.params = params_of(rows);

@@ -156,6 +156,8 @@ class LinearRun {
               case LinearEpilogue::kSwiGlu:
                 gate(part, worker);
                 break;
+              case LinearEpilogue::kMax:
+                WR_CHECK(false, "maxima on a CPU");
             }
             begin += count;
           }

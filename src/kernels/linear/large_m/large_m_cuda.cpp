@@ -2,6 +2,7 @@
 // The large-M GEMM: checks of its arguments, and which instance runs.
 #include "base/check.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
+#include "kernels/linear/small_m/sm90_maxima.h"
 
 namespace warprow::cuda {
 
@@ -17,9 +18,10 @@ void sm90_bf16_gemm_large_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
            "{} cols, {} parts",
            plan.cols,
            plan.chunks);
-  WR_CHECK(args.y_stride * (args.y_f32 ? 4 : 2) % 16 == 0 &&
-               reinterpret_cast<uintptr_t>(args.y) % 16 == 0,
-           "y's rows are not 16-byte aligned");
+  WR_CHECK(
+      args.epilogue == LinearEpilogue::kMax || (args.y_stride * (args.y_f32 ? 4 : 2) % 16 == 0 &&
+                                                reinterpret_cast<uintptr_t>(args.y) % 16 == 0),
+      "y's rows are not 16-byte aligned");
   switch (args.epilogue) {
     case LinearEpilogue::kStore:
       return args.y_f32 ? launch_sm90_large<LinearEpilogue::kStore, true>(stream, args, plan)
@@ -30,6 +32,10 @@ void sm90_bf16_gemm_large_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
     case LinearEpilogue::kSwiGlu:
       WR_CHECK(!args.y_f32, "gated products are bf16");
       return launch_sm90_large<LinearEpilogue::kSwiGlu, false>(stream, args, plan);
+    case LinearEpilogue::kMax:
+      check_maxima(args);
+      WR_CHECK_EQ(plan.chunks, 1);
+      return launch_sm90_large<LinearEpilogue::kMax, true>(stream, args, plan);
   }
 }
 

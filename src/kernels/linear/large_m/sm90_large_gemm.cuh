@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cuda_runtime.h>
+#include <type_traits>
 
 // Formula: as in linear.h, for any number of rows of x that are normalised, or half-normalised.
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
@@ -25,7 +26,7 @@
 //   of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of x each (rows of x are wgmma's m, rows
 //   of w its n). A SwiGLU tile has gate rows in its first half and their up rows in its second, so that a thread
 //   holds both. Outputs go through shared memory to y by TMA while the next tile is multiplied; a sum is added
-//   to y in L2. Neighbouring tiles share operands in L2.
+//   to y in L2. Maxima of outputs (kMax) are found in registers. Neighbouring tiles share operands in L2.
 // Bytes moved: w once for each 256 rows of x, x once for each tile's rows of w, mostly from L2. The kernel
 //   fills the ring with w before it waits for the preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. The order depends on k and the number of
@@ -128,7 +129,9 @@ template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
 class Consumer {
  public:
   using S = Sizes<kCols>;
-  using Outputs = LargeOutputs<kEpilogue, kF32, kCols, S::kBoxes, NoWScales>;
+  using Outputs = std::conditional_t<kEpilogue == LinearEpilogue::kMax,
+                                     LargeMaxima<kCols>,
+                                     LargeOutputs<kEpilogue, kF32, kCols, S::kBoxes, NoWScales>>;
   __device__ Consumer(const Params& p,
                       const CUtensorMap& y_map,
                       uint32_t data,
@@ -159,14 +162,11 @@ class Consumer {
       float sum[kCols / 2];
       if constexpr (kParts) {
         float part[kCols / 2];
-#pragma unroll
-        for (float& v : sum) {
-          v = -0.0F;  // changes no sum, not even the sign of zero
-        }
         const int steps = (p_.a.k + 63) / 64;
-        for (int chunk = 0; chunk < p_.chunks; ++chunk) {
+        multiply(ring, steps / p_.chunks, sum, true);
+        for (int chunk = 1; chunk < p_.chunks; ++chunk) {
           const int first = steps * chunk / p_.chunks;
-          multiply(ring, steps * (chunk + 1) / p_.chunks - first, part, chunk == 0);
+          multiply(ring, steps * (chunk + 1) / p_.chunks - first, part, false);
 #pragma unroll
           for (int i = 0; i < kCols / 2; ++i) {
             sum[i] = __fadd_rn(sum[i], part[i]);
@@ -349,16 +349,23 @@ void launch_sm90_large(Stream& stream, const Sm90GemmArgs& args, const Sm90Large
   const auto launch = [&]<int kCols, bool kParts> {
     launch_instance<kEpilogue, kF32, kCols, kParts>(stream, args, plan);
   };
-  const bool parts = plan.chunks > 1;
+  if constexpr (kEpilogue != LinearEpilogue::kMax) {
+    if (plan.chunks > 1) {
+      switch (plan.cols) {
+        case 64:
+          return launch.template operator()<64, true>();
+        case 128:
+          return launch.template operator()<128, true>();
+        default:
+          return launch.template operator()<192, true>();
+      }
+    }
+  }
   switch (plan.cols) {
-    case 64:
-      return launch.template operator()<64, true>();
     case 128:
-      return parts ? launch.template operator()<128, true>()
-                   : launch.template operator()<128, false>();
+      return launch.template operator()<128, false>();
     case 192:
-      return parts ? launch.template operator()<192, true>()
-                   : launch.template operator()<192, false>();
+      return launch.template operator()<192, false>();
     default:
       return launch.template operator()<256, false>();
   }

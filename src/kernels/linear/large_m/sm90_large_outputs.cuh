@@ -6,6 +6,7 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/linear/finish.cuh"
+#include "kernels/linear/largest.cuh"
 #include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <cstdint>
@@ -200,6 +201,63 @@ class LargeOutputs {
   bool leads_;
   uint32_t staging_;
   int turn_ = 0;  // the place of the box that is written next
+};
+
+// The largest output of each 64 adjacent ones in place of y (LinearEpilogue::kMax), from registers.
+template <int kCols>
+class LargeMaxima {
+ public:
+  __device__ LargeMaxima(const Sm90GemmArgs& args,
+                         const CUtensorMap& /*y_map*/,
+                         const NoWScales& /*w_scales*/,
+                         int /*group*/,
+                         uint32_t /*staging*/)
+      : a_(args),
+        warp_(static_cast<int>(threadIdx.x) % 128 / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  [[nodiscard]] static CUtensorMap map(const Sm90GemmArgs& /*args*/) { return {}; }
+
+  // As of LargeOutputs.
+  __device__ __forceinline__ void write(int row,
+                                        int col,
+                                        const float (& /*scales*/)[2],
+                                        const float (&sum)[kCols / 2]) const {
+    const int per_row = a_.n / kMaxOutputs;
+    const int first = col * kCols + lane_ % 4 * 2;  // of the lane's outputs
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Largest mine;  // of the 64 outputs that this lane writes
+#pragma unroll
+      for (int number = 0; number < kNumbers; ++number) {
+        Largest largest = Largest::of_numbers_from(0);
+#pragma unroll
+        for (int i = 0; i < kMaxOutputs / 4; ++i) {
+          const int chunk = number * 8 + i / 2;  // of 8 outputs
+          largest.take(sum[chunk * 4 + half * 2 + i % 2], chunk * 8 + i % 2);
+        }
+        largest.output += first;
+        largest.take_lanes<4>();
+        if (lane_ % 4 == number) {
+          mine = largest;
+        }
+      }
+      const int x_row = row + warp_ * 16 + half * 8 + lane_ / 4;
+      const int number = col * kNumbers + lane_ % 4;
+      if (x_row < a_.m && lane_ % 4 < kNumbers && number < per_row) {
+        a_.maxima[static_cast<int64_t>(x_row) * per_row + number] = {mine.value, mine.output};
+      }
+    }
+  }
+  __device__ void wait() const {}
+
+ private:
+  static constexpr int kNumbers = kCols / kMaxOutputs;  // of maxima in a row of the tile
+  static_assert(kCols % kMaxOutputs == 0 && kNumbers <= 4);
+
+  const Sm90GemmArgs& a_;
+  int warp_;  // of the warpgroup
+  int lane_;
 };
 
 }  // namespace sm90_large_detail

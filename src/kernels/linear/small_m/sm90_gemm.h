@@ -32,6 +32,7 @@ struct Sm90GemmArgs {
   const float* next_weight = nullptr;  // [n] or null
   void* next_x = nullptr;              // bf16 [m, n]  y * next_weight
   float* next_squares = nullptr;       // [m, n / 64], or in quarters
+  OutputMax* maxima = nullptr;         // [m, n / kMaxOutputs]  kMax, in place of y
   int32_t m = 0;
   int32_t n = 0;
   int32_t k = 0;  // a multiple of 8
@@ -78,6 +79,7 @@ int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);
 int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan);
 size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan);
 
+// All epilogues but kMax, which sm90_bf16_gemm_maxima has.
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args);
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 

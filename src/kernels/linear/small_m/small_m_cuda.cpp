@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_maxima.h"
 
 #include <bit>
 
@@ -52,6 +53,7 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
   WR_CHECK(args.k % 8 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
   WR_CHECK(args.squares == nullptr || args.k % 64 == 0, "k {}", args.k);
   WR_CHECK(args.next_weight == nullptr || sm90_gemm_leaves_norm(args.epilogue, args.n));
+  WR_CHECK(args.epilogue != LinearEpilogue::kMax, "maxima by sm90_bf16_gemm_maxima");
   WR_CHECK(std::has_single_bit(static_cast<uint32_t>(plan.split)) &&
            plan.split <= kMaxSm90GemmCluster && plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_gemm_shared_bytes(plan), static_cast<size_t>(kSm90GemmSharedBytes));
@@ -72,6 +74,20 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
              : plan.groups == 2 ? launch_sm90_gemm<128, 2>(stream, args, plan)
                                 : launch_sm90_gemm<128, 3>(stream, args, plan);
   }
+}
+
+void sm90_bf16_gemm_maxima(Stream& stream, const Sm90GemmArgs& args) {
+  WR_CHECK(args.m >= 1 && args.m <= kMaxSm90GemmRows, "{} rows", args.m);
+  WR_CHECK(args.k >= 1 && args.k % 8 == 0 && args.x_stride % 8 == 0,
+           "k {}, x {}",
+           args.k,
+           args.x_stride);
+  check_maxima(args);
+  if (args.m <= 32) {
+    return launch_sm90_maxima<32>(stream, args);
+  }
+  return args.m <= 64 ? launch_sm90_maxima<64>(stream, args)
+                      : launch_sm90_maxima<128>(stream, args);
 }
 
 }  // namespace warprow::cuda

@@ -212,6 +212,7 @@ struct Sample {
 void sample(Stream& stream, const SampleArgs& args) {
   const int64_t vocab = args.logits.shape[1];
   check_sample_shapes(args);
+  WR_CHECK(args.maxima.empty(), "maxima on a CPU");
   WR_CHECK_GE(
       args.scratch.shape[0],
       static_cast<int64_t>(sample_scratch_bytes(vocab, stream.device().facts().num_threads)));

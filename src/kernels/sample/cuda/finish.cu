@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/linear/largest.cuh"
 #include "kernels/sample/cuda/draw.cuh"
 #include "kernels/sample/cuda/logprobs.cuh"
 #include "kernels/sample/cuda/stages.h"
@@ -124,6 +125,48 @@ __global__ void __launch_bounds__(kPlainRows * 32) finish_plain_kernel(
   }
 }
 
+constexpr int32_t kMaximaThreads = 512;  // so that all loads of a row are in flight together
+
+// Formula: the largest of a row's maxima, lowest id at ties.
+// Shapes: maxima [n, numbers]; outputs as above. Mapping: a CTA per row. Bytes moved: 8 per 64 tokens.
+__global__ void __launch_bounds__(kMaximaThreads) maxima_kernel(
+    const __grid_constant__ SampleArgs args) {
+  __shared__ Largest of_warps[kMaximaThreads / 32];
+  pdl_wait();
+  pdl_release();
+  const int64_t i = blockIdx.x;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const bool yields = params_row(args, i) >= 0;
+  Largest largest;
+  if (yields) {
+    const OutputMax* const row = args.maxima.row(i);
+#pragma unroll 5
+    for (int32_t at = thread; at < args.maxima.shape[1]; at += kMaximaThreads) {
+      const OutputMax m = row[at];
+      largest.take({m.value, m.output});
+    }
+  }
+  largest.take_lanes<32>();
+  if (thread % 32 == 0) {
+    of_warps[thread / 32] = largest;
+  }
+  __syncthreads();
+  if (thread != 0) {
+    return;
+  }
+  clear_outputs(args, i);
+  if (yields) {
+    for (int32_t warp = 1; warp < kMaximaThreads / 32; ++warp) {
+      largest.take(of_warps[warp]);
+    }
+    RowFacts facts{};
+    facts.raw_max = largest.value;
+    facts.max = largest.value;
+    facts.argmax = largest.output;
+    write_token(args, RowPlan{}, i, facts);
+  }
+}
+
 // Formula: cuts, draw or verification, and logprobs in the order of sample.h.
 // Shapes: as above; logits [n, vocab] f32, group maxima [n, tiles * 256].
 // Mapping: a CTA per row. It reads only groups with a large maximum. A top_k up to kListTopK is sorted in
@@ -204,6 +247,13 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
 }
 
 }  // namespace
+
+void launch_maxima(Stream& stream, const SampleArgs& args) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(args.maxima.shape[0]));
+  shape.block = dim3(kMaximaThreads);
+  launch(stream, "sample_maxima", shape, maxima_kernel, args);
+}
 
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   const int64_t n = args.logits.shape[0];

@@ -54,11 +54,15 @@ void launch_prompt_mask(Stream& stream, const SampleArgs& args, const SampleScra
 
 }  // namespace
 
-// Many CTAs read the logits once; then one CTA per row does the rest.
+// Many CTAs read the logits once; then one CTA per row does the rest. Maxima are of logits that the head has read.
 void sample(Stream& stream, const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];
   check_sample_shapes(args);
+  if (!args.maxima.empty()) {
+    launch_maxima(stream, args);
+    return;
+  }
   WR_CHECK_LE(args.top_ids.shape[1], kMaxKeys / 2);
   WR_CHECK_EQ(args.logits.stride[1], 1);
   WR_CHECK_LE(vocab, kMaxVocab);

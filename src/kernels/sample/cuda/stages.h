@@ -78,6 +78,8 @@ void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& sc
 void launch_mass(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 // Combines the tiles, applies the cuts, draws, and writes all outputs.
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
+// In place of all others: the largest of the maxima that the model's head has left.
+void launch_maxima(Stream& stream, const SampleArgs& args);
 // Logprobs after all rules; with kSampleLogprobs in a processed mode.
 void launch_processed(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 
