@@ -80,8 +80,8 @@ class Model {
   // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, facts().vocab.width]. Columns past
   // facts().vocab.count are not written. Last stage.
   virtual void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) = 0;
-  // Whether the largest logits of n rows can be had without their logits, by compute_maxima: of each kMaxOutputs adjacent
-  // ones, dev [n, vocab.width / kMaxOutputs]. They are those of compute_logits.
+  // Whether compute_maxima can compute n rows: the largest of each kMaxOutputs adjacent logits, without storing the logits
+  // themselves, dev [n, vocab.width / kMaxOutputs]. The values are those of compute_logits.
   [[nodiscard]] virtual bool leaves_maxima(int64_t /*n*/) const { return false; }
   virtual void compute_maxima(Stream& /*stream*/,
                               ConstActView /*hidden*/,

@@ -337,7 +337,7 @@ class Generate(CliTest):
         self.greedy("--prompt-file", "-", "--max-tokens", "2", stdin=b"\xff\xfe not text \x00\x80")
 
     def test_stops(self):
-        got = self.greedy("-p", self.PROMPT, "--max-tokens", "12", "--stop", "\nThe")  # of three tokens
+        got = self.greedy("-p", self.PROMPT, "--max-tokens", "12", "--stop", "\nThe")
         self.assertEqual(got["choices"][0]["text"], " Paris.\n")
         self.assertEqual(got["choices"][0]["finish_reason"], "stop")
         self.assertEqual(got["choices"][0]["stop_reason"], "\nThe")

@@ -141,7 +141,8 @@ struct LinearArgs {
 //   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all. float32:
 //   always a function of k alone.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
-//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; no other operation uses scratch, normed and product until this one has run.
+//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; no other operation uses scratch, normed and
+//   product until this one has run.
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.
 WR_OP(linear, LinearArgs);
 

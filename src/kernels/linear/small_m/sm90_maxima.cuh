@@ -21,8 +21,8 @@
 // Shapes: w bf16 [n, k]; x bf16 [m, k], m at most 128; maxima [m, n / 64].
 // Mapping: persistent CTAs of three consumer warpgroups. A tile is 192 rows of w and all rows of x; a warpgroup has 64 rows of w
 //   (rows of w are wgmma's m, rows of x its n). One producer thread loads w and x, 64 inputs at a time, through a ring of stages
-//   by TMA, which goes on across the ends of tiles. Sums stay in registers: lanes exchange columns until each has some
-//   columns of its warp's 16 outputs, and the four warps of a warpgroup meet in shared memory.
+//   by TMA, which goes on across the ends of tiles. Sums stay in registers: a butterfly over lanes reduces a warp's 16 outputs
+//   of each column, and the four warps of a warpgroup reduce theirs through shared memory.
 // Bytes moved: w once; x from L2 once a tile. The kernel fills the ring with w before it waits for the preceding kernel.
 // Numerics: float32 sums in the order of k, as in sm90_bf16_gemm_small_m. NaN if an output is NaN.
 // Preconditions: k and x_stride multiples of 8, n of 64; w and x 16-byte aligned; sm_90a.
@@ -40,11 +40,11 @@ template <int kCols>
 struct Sizes {
   static constexpr int kWBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kCols * 128;
-  // What the four warps of each warpgroup have of each column.
-  static constexpr int kMeetingBytes = kGroups * 4 * kCols * static_cast<int>(sizeof(Largest));
+  // For the reduction over the four warps of each warpgroup: a value of each warp for each column.
+  static constexpr int kReductionBytes = kGroups * 4 * kCols * static_cast<int>(sizeof(Largest));
   static constexpr int kStages =
-      std::min(8, (kSm90GemmSharedBytes - 1024 - kMeetingBytes) / kStageBytes);
-  static constexpr size_t kSharedBytes = kStages * kStageBytes + kMeetingBytes + 1024;
+      std::min(8, (kSm90GemmSharedBytes - 1024 - kReductionBytes) / kStageBytes);
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + kReductionBytes + 1024;
   using Ring = RingCursor<kStages>;
 };
 
@@ -98,8 +98,8 @@ struct Producer {
   }
 };
 
-// Of kCount columns a lane has the largest of some outputs. It keeps one half of the columns, of its own outputs and of those
-// of the lane whose number differs by kLane, which keeps the other half.
+// A step of a butterfly reduction: two lanes whose numbers differ by kLane each give the other one half of their kCount
+// columns, and reduce the half that they keep.
 template <int kLane, int kCount, int kAll>
 __device__ __forceinline__ void halve_columns(Largest (&of)[kAll], int lane) {
   const bool upper = (lane & kLane) != 0;
@@ -118,12 +118,12 @@ template <int kCols>
 class Consumer {
  public:
   using S = Sizes<kCols>;
-  __device__ Consumer(const Params& p, Largest* meetings)
+  __device__ Consumer(const Params& p, Largest* reductions)
       : p_(p),
         group_(warp_uniform(static_cast<int>(threadIdx.x) / 128)),
         warp_(warp_uniform(static_cast<int>(threadIdx.x) % 128 / 32)),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        meeting_(meetings + group_ * 4 * kCols) {}
+        reduction_(reductions + group_ * 4 * kCols) {}
 
   __device__ void run(typename S::Ring ring) {
     for (int tile = static_cast<int>(blockIdx.x); tile < p_.num_tiles;
@@ -182,21 +182,21 @@ class Consumer {
     halve_columns<4, kHeld / 4>(of, lane_);
     const int first = lane_ / 4 % 2 * (kHeld / 8) + lane_ / 8 % 2 * (kHeld / 4) +
                       lane_ / 16 * (kHeld / 2);  // of the lane's columns that it has kept
-    named_sync(1 + group_, 128);  // what the warps left of the tile before has been read
+    named_sync(1 + group_, 128);                 // the values of the tile before have been read
 #pragma unroll
     for (int i = 0; i < kHeld / 8; ++i) {
       const int held = first + i;
-      meeting_[warp_ * kCols + held / 2 * 8 + lane_ % 4 * 2 + held % 2] = of[i];
+      reduction_[warp_ * kCols + held / 2 * 8 + lane_ % 4 * 2 + held % 2] = of[i];
     }
     named_sync(1 + group_, 128);
     const int number = tile * kGroups + group_;
     const int per_row = p_.n / kMaxOutputs;
     const int column = static_cast<int>(threadIdx.x) % 128;
     if (column < min(kCols, p_.m) && number < per_row) {
-      Largest largest = meeting_[column];
+      Largest largest = reduction_[column];
 #pragma unroll
       for (int warp = 1; warp < 4; ++warp) {
-        largest.take(meeting_[warp * kCols + column]);
+        largest.take(reduction_[warp * kCols + column]);
       }
       p_.maxima[static_cast<int64_t>(column) * per_row + number] = {largest.value,
                                                                     first_output + largest.output};
@@ -207,7 +207,7 @@ class Consumer {
   int group_;
   int warp_;  // of the warpgroup
   int lane_;
-  Largest* meeting_;
+  Largest* reduction_;
 };
 
 template <int kCols>
@@ -239,8 +239,8 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_maxima_kernel(
   } else {
     raise_registers<152>();
     pdl_wait();
-    auto* const meetings = reinterpret_cast<Largest*>(data + S::kStages * S::kStageBytes);
-    Consumer<kCols>(p, meetings).run(ring);
+    auto* const reductions = reinterpret_cast<Largest*>(data + S::kStages * S::kStageBytes);
+    Consumer<kCols>(p, reductions).run(ring);
   }
 #endif
 }
