@@ -4,7 +4,7 @@
 
 Fails on:  an include between rooms that tools/deps.toml does not list; a cycle in deps.toml; deps.toml and
            src/CMakeLists.txt disagreeing; an include of ours that is not relative to src/ (or to the checkout); a word
-           that STYLE.md's glossary has retired; a name in the anonymous namespaces of two files that a release preset
+           that STYLE.md's glossary has retired; a name in the anonymous namespaces of two files that a unity build
            compiles as one.
 Prints:    large files and functions, kernel launches outside the launcher, stray getenv, new and shared_ptr, backend
            conditionals outside device/, feature nouns in the model runner and the engine loop, headers nobody
@@ -40,7 +40,8 @@ RETIRED_WORDS = {
     "copy engine": "TMA",
     "matrix unit": "tensor cores or wgmma",
 }
-UNITY_ROOMS = re.compile(r"^set\(unity_rooms ([\w ]+)\)", re.MULTILINE)
+UNITY_FOLDERS = re.compile(r"^set\(unity_(?:rooms|tests) ([\w ]+)\)", re.MULTILINE)
+GTEST_NAME = re.compile(r"(?:TYPED_)?TEST(?:_[FP]|_SUITE(?:_P)?)?|INSTANTIATE_\w+|MATCHER(?:_P\d?)?|PrintTo")
 TYPE_HEAD = re.compile(r"(?:class|struct|union|enum(?:\s+class)?)\s+(\w+)")
 MIRRORED_ROOMS = ("base", "kv", "sched", "wire", "runner")
 
@@ -233,23 +234,25 @@ def local_names(source: Source) -> set[str]:
     return names
 
 
-def check_local_names(sources: list[Source], cmake: str) -> list[str]:
+def check_local_names(sources: list[Source], cmake: dict[str, str]) -> list[str]:
+    """cmake: the text of CMakeLists.txt of "src" and of "tests"."""
     # An overload in another file can be the better match of a call, and no compiler says so.
-    rooms = set(match.group(1).split()) if (match := UNITY_ROOMS.search(cmake)) else set()
+    folders = {f"{top}/{name}" for top, text in cmake.items() if (match := UNITY_FOLDERS.search(text)) for name in match.group(1).split()}
     homes: dict[tuple[str, str], str] = {}
     problems = []
     for source in sources:
-        if source.room in rooms and source.path.endswith(".cpp") and source.path != "src/cli/main.cpp":
-            for name in sorted(local_names(source)):
-                if (home := homes.setdefault((source.room, name), source.path)) != source.path:
+        folder = "/".join(source.path.split("/")[:2])
+        if folder in folders and source.path.endswith(".cpp") and source.path != "src/cli/main.cpp":
+            for name in sorted(name for name in local_names(source) if not GTEST_NAME.fullmatch(name)):
+                if (home := homes.setdefault((folder, name), source.path)) != source.path:
                     problems.append(f"{source.path}: {home} has a local {name} too, and a unity build compiles them as one")
     return problems
 
 
 def failures(root: Path, sources: list[Source]) -> list[str]:
     rooms = read_rooms(root)
-    cmake = (root / "src/CMakeLists.txt").read_text(encoding="utf-8")
-    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources) + check_words(sources) + check_local_names(sources, cmake)
+    cmake = {top: (root / top / "CMakeLists.txt").read_text(encoding="utf-8") for top in ("src", "tests")}
+    return check_table(rooms) + check_cmake(rooms, sources, cmake["src"]) + check_includes(root, rooms, sources) + check_words(sources) + check_local_names(sources, cmake)
 
 
 # --- Listed for review -----------------------------------------------------------------------------------

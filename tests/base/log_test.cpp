@@ -13,12 +13,12 @@ namespace {
 // The stderr output of logging `message`. The previous logger is restored afterwards.
 std::string logged(std::string_view level, std::string_view format, std::string_view message) {
   const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_TRUE(init_logging(level, format));
   WR_LOG_WARN("{}", message);
   spdlog::default_logger()->flush();
   spdlog::set_default_logger(before);
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 // A line of the JSON form, from the level on. The time comes before it.

@@ -16,10 +16,10 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class Traces : public testing::Test {
+class Traces : public ::testing::Test {
  protected:
   Result<ArrivalTrace> read(const std::string& text,
                             const std::string& format = "auto",

@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-class ChatSessionTest : public testing::Test {
+class ChatSessionTest : public ::testing::Test {
  protected:
   ChatSessionTest() { updates_.watch_signals(); }
 
@@ -56,7 +56,7 @@ TEST_F(ChatSessionTest, CtrlCStopsTheAnswerAndKeepsIt) {
   EXPECT_EQ(updates_.signal(), 0);
   chat.handle("/reset");
   chat.handle("on");
-  EXPECT_THAT(out_.text(), testing::HasSubstr("<u:on;>"));
+  EXPECT_THAT(out_.text(), ::testing::HasSubstr("<u:on;>"));
 }
 
 TEST_F(ChatSessionTest, ARefusedOrFailedTurnLeavesTheHistoryAlone) {

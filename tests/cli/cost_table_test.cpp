@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 CostTable small_table() {
   CostTable table;

@@ -11,11 +11,11 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
-class FlagSetTest : public testing::Test {
+class FlagSetTest : public ::testing::Test {
  protected:
   FlagSetTest() {
     flags_.add_text({.name = "prompt",

@@ -41,7 +41,7 @@ EngineConfig tiny_config(const char* model = "llama_gqa_tied") {
   return config;
 }
 
-constexpr VerifyLoad kLoad = {.num_requests = 24, .max_input_len = 120, .output_len = 24};
+constexpr VerifyLoad kReplayLoad = {.num_requests = 24, .max_input_len = 120, .output_len = 24};
 
 // For all messages of a test: its steps are shorter than those of any model, and none may be lost.
 constexpr size_t kQueueLength = 40000;
@@ -109,7 +109,7 @@ class ReplayTest : public ::testing::Test {
   std::string path_;
 };
 
-void run_load(Engine& engine, VerifyOrder order, const VerifyLoad& load = kLoad) {
+void run_load(Engine& engine, VerifyOrder order, const VerifyLoad& load = kReplayLoad) {
   const auto requests = draw_requests(load, engine.model_facts().vocab_size);
   EXPECT_TRUE(run_case(engine, order, requests, [](int64_t) {}));
 }
@@ -228,7 +228,8 @@ TEST_F(ReplayTest, NothingDiffersWithPreemption) {
 
 TEST_F(ReplayTest, NothingDiffersUnderGrammars) {
   const auto drive = [](Engine& engine) {
-    std::vector<GenerationRequest> requests = draw_requests(kLoad, engine.model_facts().vocab_size);
+    std::vector<GenerationRequest> requests =
+        draw_requests(kReplayLoad, engine.model_facts().vocab_size);
     for (size_t i = 0; i < requests.size(); i += 2) {
       requests[i].sampling.structured_output =
           StructuredOutput{GrammarKind::kRegex, "[a-z]{3,9}( [a-z]{3,9}){2,40}"};

@@ -15,9 +15,9 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
-std::string error(const std::string& line) {
+std::string line_error(const std::string& line) {
   const auto request = parse_request_line(line, {});
   return request ? "" : request.error().message;
 }
@@ -95,48 +95,49 @@ TEST(RequestLine, NullCountsAsAbsentForEveryField) {
   std::string line = R"({"prompt":"p","messages":null,"priority":null,"cache_salt":null)";
   for_each_sampling_field(
       [&](const SamplingField& field) { line += fmt::format(",\"{}\":null", field.name); });
-  EXPECT_EQ(error(line + "}"), "");
+  EXPECT_EQ(line_error(line + "}"), "");
 }
 
 TEST(RequestLine, MistakesNameTheField) {
-  EXPECT_EQ(error("{"), "not a JSON object");
-  EXPECT_EQ(error("[1]"), "must be a JSON object, not [1]");
-  EXPECT_EQ(error("{}"), "needs prompt or messages");
-  EXPECT_EQ(error(R"({"prompt":null})"), "needs prompt or messages");
-  EXPECT_EQ(error(R"({"prompt":"a","messages":[{"role":"user","content":"b"}]})"),
+  EXPECT_EQ(line_error("{"), "not a JSON object");
+  EXPECT_EQ(line_error("[1]"), "must be a JSON object, not [1]");
+  EXPECT_EQ(line_error("{}"), "needs prompt or messages");
+  EXPECT_EQ(line_error(R"({"prompt":null})"), "needs prompt or messages");
+  EXPECT_EQ(line_error(R"({"prompt":"a","messages":[{"role":"user","content":"b"}]})"),
             "has both prompt and messages, needs one of them");
-  EXPECT_EQ(error(R"({"prompt":"a","temprature":1})"), "unknown field 'temprature'");
-  EXPECT_EQ(error(R"({"prompt":"a","temprature":null})"), "unknown field 'temprature'");
-  EXPECT_EQ(error(R"({"prompt":5})"), "prompt: must be text or a list of token ids, not 5");
-  EXPECT_EQ(error(R"({"prompt":[1,"a"]})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","temprature":1})"), "unknown field 'temprature'");
+  EXPECT_EQ(line_error(R"({"prompt":"a","temprature":null})"), "unknown field 'temprature'");
+  EXPECT_EQ(line_error(R"({"prompt":5})"), "prompt: must be text or a list of token ids, not 5");
+  EXPECT_EQ(line_error(R"({"prompt":[1,"a"]})"),
             R"(prompt: must be text or a list of token ids, not [1,"a"])");
-  EXPECT_EQ(error(R"({"prompt":[4294967296]})"),
+  EXPECT_EQ(line_error(R"({"prompt":[4294967296]})"),
             "prompt: must be text or a list of token ids, not [4294967296]");
-  EXPECT_EQ(error(R"({"prompt":"a","max_tokens":"3"})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","max_tokens":"3"})"),
             R"(max_tokens: must be a whole number, not "3")");
-  EXPECT_EQ(error(R"({"prompt":"a","max_tokens":1.5})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","max_tokens":1.5})"),
             "max_tokens: must be a whole number, not 1.5");
-  EXPECT_EQ(error(R"({"prompt":"a","seed":18446744073709551615})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","seed":18446744073709551615})"),
             "seed: must be a whole number, not 18446744073709551615");
-  EXPECT_EQ(error(R"({"prompt":"a","temperature":true})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","temperature":true})"),
             "temperature: must be a number, not true");
-  EXPECT_EQ(error(R"({"prompt":"a","ignore_eos":1})"), "ignore_eos: must be true or false, not 1");
-  EXPECT_EQ(error(R"({"prompt":"a","stop":[1]})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","ignore_eos":1})"),
+            "ignore_eos: must be true or false, not 1");
+  EXPECT_EQ(line_error(R"({"prompt":"a","stop":[1]})"),
             "stop: must be text or a list of texts, not [1]");
-  EXPECT_EQ(error(R"({"prompt":"a","stop_token_ids":2})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","stop_token_ids":2})"),
             "stop_token_ids: must be a list of token ids, not 2");
-  EXPECT_EQ(error(R"({"prompt":"a","allowed_token_ids":2})"),
+  EXPECT_EQ(line_error(R"({"prompt":"a","allowed_token_ids":2})"),
             "allowed_token_ids: must be a list of token ids, not 2");
   for (const char* bias : {"[1]", R"({"a":1})", R"({"1":"a"})", R"({"":1})", R"({"1.5":1})"}) {
-    EXPECT_EQ(error(fmt::format(R"({{"prompt":"a","logit_bias":{}}})", bias)),
+    EXPECT_EQ(line_error(fmt::format(R"({{"prompt":"a","logit_bias":{}}})", bias)),
               fmt::format("logit_bias: must be an object of token ids and numbers, not {}", bias));
   }
-  EXPECT_EQ(error(R"({"messages":[]})"), "messages: must be a list of one message or more");
-  EXPECT_EQ(error(R"({"messages":[{"content":"b"}]})"),
+  EXPECT_EQ(line_error(R"({"messages":[]})"), "messages: must be a list of one message or more");
+  EXPECT_EQ(line_error(R"({"messages":[{"content":"b"}]})"),
             "messages[0].role: must be text, for instance user");
-  EXPECT_EQ(error(R"({"messages":[{"role":"user"}]})"),
+  EXPECT_EQ(line_error(R"({"messages":[{"role":"user"}]})"),
             "messages[0].content: must be text or a list of text parts");
-  EXPECT_EQ(error(R"({"messages":[{"role":"user","content":"x","extra":1}]})"),
+  EXPECT_EQ(line_error(R"({"messages":[{"role":"user","content":"x","extra":1}]})"),
             "messages[0]: unknown field 'extra'");
 }
 
@@ -150,8 +151,8 @@ TEST(RequestLine, ReadsTheStructureThatIsAskedFor) {
             (StructuredOutput{GrammarKind::kJsonSchema, R"({"b":1,"a":2})"}));
   EXPECT_FALSE(parsed(R"({"prompt":"p","response_format":{"type":"text"}})", defaults)
                    .sampling.structured_output);
-  EXPECT_THAT(error(R"({"prompt":"p","structured_outputs":{"regex":1}})"),
-              testing::HasSubstr("structured_outputs.regex"));
+  EXPECT_THAT(line_error(R"({"prompt":"p","structured_outputs":{"regex":1}})"),
+              ::testing::HasSubstr("structured_outputs.regex"));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ std::vector<nlohmann::json> json_lines(const std::string& text) {
   return out;
 }
 
-class Runs : public testing::Test {
+class Runs : public ::testing::Test {
  protected:
   Runs() { updates_.watch_signals(); }
 
@@ -192,7 +192,8 @@ TEST_F(Runs, ABadLineGetsItsErrorInItsPlaceAndTheRestRun) {
   EXPECT_EQ(lines[1]["error"]["message"], "line 3: unknown field 'foo'");
   EXPECT_EQ(lines[1]["error"]["type"], "invalid_request_error");
   EXPECT_EQ(lines[2]["error"]["message"], "line 4: not a JSON object");
-  EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(), testing::HasSubstr("line 5: top_p"));
+  EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(),
+              ::testing::HasSubstr("line 5: top_p"));
   EXPECT_EQ(lines[4]["error"]["code"], 500);
   EXPECT_EQ(lines[5]["choices"][0]["text"], "<d>");
 }
@@ -212,7 +213,8 @@ TEST_F(Runs, LinesMayAskForSeveralChoices) {
   EXPECT_EQ(lines[0]["choices"].size(), 2U);
   EXPECT_EQ(lines[0]["choices"][1]["text"], "<a:2>");
   EXPECT_EQ(lines[1]["choices"][0]["text"], "<b>");
-  EXPECT_THAT(lines[2]["error"]["message"].get<std::string>(), testing::HasSubstr("line 3: n: 2"));
+  EXPECT_THAT(lines[2]["error"]["message"].get<std::string>(),
+              ::testing::HasSubstr("line 3: n: 2"));
   EXPECT_EQ(lines[3]["error"]["message"], "the toy broke");
   EXPECT_EQ(lines[4]["choices"].size(), 2U);
   EXPECT_EQ(lines[4]["choices"][1]["text"], "<d:6>");

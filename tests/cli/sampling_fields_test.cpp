@@ -11,8 +11,8 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::string parse(const std::vector<std::string>& arguments, SamplingOptions& options) {
   FlagSet flags("generate", "", "");

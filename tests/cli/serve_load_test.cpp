@@ -16,9 +16,9 @@
 namespace warprow {
 namespace {
 
-using testing::DoubleNear;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -40,7 +40,7 @@ TEST(ServePrompts, RandomOnesRepeatAndKeepTheirLengths) {
     const auto ids = prompt.prompt.get<std::vector<int>>();
     shortest = std::min(shortest, ids.size());
     longest = std::max(longest, ids.size());
-    EXPECT_THAT(ids, testing::Each(testing::AllOf(testing::Ge(300), testing::Lt(1000))));
+    EXPECT_THAT(ids, ::testing::Each(::testing::AllOf(::testing::Ge(300), ::testing::Lt(1000))));
     EXPECT_EQ(ids[2], prompts[0].prompt[2]);
     EXPECT_GE(prompt.output_len, 10);
     EXPECT_LE(prompt.output_len, 30);

@@ -10,8 +10,8 @@
 namespace warprow {
 namespace {
 
-using testing::Each;
-using testing::HasSubstr;
+using ::testing::Each;
+using ::testing::HasSubstr;
 
 // A step takes 1 ms, and 1 ms for each token more.
 CostTable ms_costs() {
@@ -56,7 +56,7 @@ TEST(Simulation, OneRequestTakesWhatItsStepsTake) {
   // The way there, the host, ten tokens, the way back.
   EXPECT_NEAR(record.ttft_s, 0.05 * kMs + 0.1 * kMs + 10 * kMs + 0.05 * kMs, 1e-9);
   // The next step was submitted while this one ran.
-  EXPECT_THAT(record.itls_s, Each(testing::DoubleNear(1 * kMs, 1e-9)));
+  EXPECT_THAT(record.itls_s, Each(::testing::DoubleNear(1 * kMs, 1e-9)));
   EXPECT_EQ(record.itls_s.size(), 3);
   EXPECT_EQ(record.num_output_tokens, 4);
   EXPECT_EQ(record.num_input_tokens, 10);
@@ -73,7 +73,7 @@ TEST(Simulation, WithoutPlanningAheadTheHostIsSeen) {
   costs.host_us = 100;
   const SimulationResult result =
       simulate(config, costs, trace_of({{.input_tokens = 10, .output_tokens = 4}}), {});
-  EXPECT_THAT(result.records.requests.front().itls_s, Each(testing::DoubleNear(1.1 * kMs, 1e-9)));
+  EXPECT_THAT(result.records.requests.front().itls_s, Each(::testing::DoubleNear(1.1 * kMs, 1e-9)));
 }
 
 TEST(Simulation, TheSchedulerBatchesAndQueues) {

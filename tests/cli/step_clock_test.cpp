@@ -63,7 +63,7 @@ void run_steps(
   }
 }
 
-class StepClock : public testing::Test {
+class StepClock : public ::testing::Test {
  protected:
   StepRecord record_{.num_rows = 3, .num_warmup = 2, .num_steps = 4};
   std::vector<std::string> calls_;

@@ -9,10 +9,10 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
-std::string error(const char* text) {
+std::string list_error(const char* text) {
   const auto ids = parse_token_list(text, 10);
   return ids ? "" : ids.error().message;
 }
@@ -26,14 +26,15 @@ TEST(TokenList, ReadsEveryForm) {
 }
 
 TEST(TokenList, MistakesAreNamed) {
-  EXPECT_EQ(error("1 x"), "token ids: 'x' is not a whole number");
-  EXPECT_EQ(error("1.5"), "token ids: '1.5' is not a whole number");
-  EXPECT_EQ(error("10"), "token ids: 10 is outside the vocabulary [0, 9]");
-  EXPECT_EQ(error("-1"), "token ids: -1 is outside the vocabulary [0, 9]");
-  EXPECT_EQ(error("99999999999"), "token ids: 99999999999 is outside the vocabulary [0, 9]");
-  EXPECT_EQ(error("[1"), "token ids: must be a JSON list, or an object with token_ids");
-  EXPECT_EQ(error("{\"ids\":[1]}"), "token ids: must be a JSON list, or an object with token_ids");
-  EXPECT_EQ(error("[\"a\"]"), "token ids: '\"a\"' is not a whole number");
+  EXPECT_EQ(list_error("1 x"), "token ids: 'x' is not a whole number");
+  EXPECT_EQ(list_error("1.5"), "token ids: '1.5' is not a whole number");
+  EXPECT_EQ(list_error("10"), "token ids: 10 is outside the vocabulary [0, 9]");
+  EXPECT_EQ(list_error("-1"), "token ids: -1 is outside the vocabulary [0, 9]");
+  EXPECT_EQ(list_error("99999999999"), "token ids: 99999999999 is outside the vocabulary [0, 9]");
+  EXPECT_EQ(list_error("[1"), "token ids: must be a JSON list, or an object with token_ids");
+  EXPECT_EQ(list_error("{\"ids\":[1]}"),
+            "token ids: must be a JSON list, or an object with token_ids");
+  EXPECT_EQ(list_error("[\"a\"]"), "token ids: '\"a\"' is not a whole number");
 }
 
 }  // namespace

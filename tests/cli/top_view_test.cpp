@@ -13,8 +13,8 @@ namespace warprow {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 json busy_state() {
   return json::parse(R"({

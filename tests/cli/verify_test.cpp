@@ -17,7 +17,7 @@
 namespace warprow {
 namespace {
 
-EngineConfig tiny_config() {
+EngineConfig llama_config() {
   EngineConfig config;
   config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
   config.load_format = "dummy";  // this model has no tokenizer
@@ -29,7 +29,7 @@ EngineConfig tiny_config() {
   return config;
 }
 
-constexpr VerifyLoad kLoad = {.num_requests = 12, .max_input_len = 120, .output_len = 24};
+constexpr VerifyLoad kVerifyLoad = {.num_requests = 12, .max_input_len = 120, .output_len = 24};
 // 2 layers x 2 x 16 tokens x 2 heads x 8 x 2 bytes
 constexpr VerifySizes kSizes = {.on_gpu = false, .block_bytes = 2048, .max_len = 145};
 
@@ -51,9 +51,9 @@ class RowsInTheSums final : public ExecutorWrapper {
 VerifyReport report_of(const WrapExecutor& wrap) {
   int64_t num_tokens = 0;
   Result<VerifyReport> report = verify(
-      tiny_config(),
+      llama_config(),
       kSizes,
-      kLoad,
+      kVerifyLoad,
       [&](const EngineConfig& config) { return load_engine(config, wrap); },
       [&](int64_t so_far) { num_tokens = so_far; });
   EXPECT_TRUE(report) << report.error().message;
@@ -111,8 +111,8 @@ const std::vector<TokenId>& tokens_of(const GenerationRequest& request) {
 }
 
 TEST(Verify, TheLoadIsTheSameForTheSameSeed) {
-  const auto first = draw_requests(kLoad, 256);
-  const auto second = draw_requests(kLoad, 256);
+  const auto first = draw_requests(kVerifyLoad, 256);
+  const auto second = draw_requests(kVerifyLoad, 256);
   const auto other =
       draw_requests({.num_requests = 12, .max_input_len = 120, .output_len = 24, .seed = 2}, 256);
   ASSERT_EQ(first.size(), 12U);

@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> events_of(std::string_view text, size_t piece_len) {
   EventStream stream;

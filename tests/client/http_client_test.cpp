@@ -18,9 +18,9 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // On connection i, answers consecutive requests with the texts of script[i], then closes the connection.
 class ScriptedServer {
@@ -119,7 +119,7 @@ TEST(HttpClient, KeepsItsConnection) {
   EXPECT_THAT(server.requests()[0], StartsWith("POST /a?b=1 HTTP/1.1\r\n"));
   EXPECT_THAT(server.requests()[0], HasSubstr("Authorization: Bearer k\r\n"));
   EXPECT_THAT(server.requests()[0], HasSubstr("Host: " + server.origin().authority() + "\r\n"));
-  EXPECT_THAT(server.requests()[0], testing::EndsWith("\r\n\r\n{}"));
+  EXPECT_THAT(server.requests()[0], ::testing::EndsWith("\r\n\r\n{}"));
   EXPECT_THAT(server.requests()[1], StartsWith("GET /c HTTP/1.1\r\n"));
 }
 

@@ -40,7 +40,7 @@ TEST(HttpOrigin, WhatIsNoUrlIsNamed) {
     const Result<HttpOrigin> origin = parse_origin(text);
     ASSERT_FALSE(origin) << text;
     EXPECT_EQ(origin.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(origin.error().message, testing::HasSubstr(text));
+    EXPECT_THAT(origin.error().message, ::testing::HasSubstr(text));
   }
 }
 

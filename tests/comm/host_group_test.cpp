@@ -19,7 +19,7 @@ namespace warprow::test {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Ranks whose host groups are of one transport.
 class Transport {
@@ -85,8 +85,8 @@ std::string failure_of(const std::function<void()>& start) {
   }
 }
 
-class HostGroups : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Transports, HostGroups, testing::Values("shared", "tcp"));
+class HostGroups : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, HostGroups, ::testing::Values("shared", "tcp"));
 
 TEST_P(HostGroups, ExchangeStringsOfAnySize) {
   for (const int32_t size : {1, 2, 4}) {

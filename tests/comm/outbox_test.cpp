@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kCapacity = size_t{4} << 20;
 
 // Member 0 has the outbox; the test reads as member 1.
-class OutboxTest : public testing::Test {
+class OutboxTest : public ::testing::Test {
  protected:
   OutboxTest() {
     int ends[2] = {};

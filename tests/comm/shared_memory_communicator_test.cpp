@@ -46,16 +46,16 @@ struct Case {
   CpuStreamMode mode;
   int32_t size;
 };
-class SharedMemoryRanks : public testing::TestWithParam<Case> {};
+class SharedMemoryRanks : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          SharedMemoryRanks,
-                         testing::Values(Case{CpuStreamMode::kThreaded, 1},
-                                         Case{CpuStreamMode::kThreaded, 2},
-                                         Case{CpuStreamMode::kThreaded, 3},
-                                         Case{CpuStreamMode::kThreaded, 4},
-                                         Case{CpuStreamMode::kInline, 2},
-                                         Case{CpuStreamMode::kInline, 4},
-                                         Case{CpuStreamMode::kDeferred, 3}));
+                         ::testing::Values(Case{CpuStreamMode::kThreaded, 1},
+                                           Case{CpuStreamMode::kThreaded, 2},
+                                           Case{CpuStreamMode::kThreaded, 3},
+                                           Case{CpuStreamMode::kThreaded, 4},
+                                           Case{CpuStreamMode::kInline, 2},
+                                           Case{CpuStreamMode::kInline, 4},
+                                           Case{CpuStreamMode::kDeferred, 3}));
 
 // Slots of 256 values: most operations need one, some up to 20 times both.
 TEST_P(SharedMemoryRanks, ThousandsOfRandomOperations) {

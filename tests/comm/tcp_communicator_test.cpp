@@ -25,14 +25,14 @@ struct Case {
   CpuStreamMode mode;
   int32_t size;
 };
-class TcpRanks : public testing::TestWithParam<Case> {};
+class TcpRanks : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          TcpRanks,
-                         testing::Values(Case{CpuStreamMode::kThreaded, 1},
-                                         Case{CpuStreamMode::kThreaded, 2},
-                                         Case{CpuStreamMode::kThreaded, 4},
-                                         Case{CpuStreamMode::kInline, 3},
-                                         Case{CpuStreamMode::kDeferred, 3}));
+                         ::testing::Values(Case{CpuStreamMode::kThreaded, 1},
+                                           Case{CpuStreamMode::kThreaded, 2},
+                                           Case{CpuStreamMode::kThreaded, 4},
+                                           Case{CpuStreamMode::kInline, 3},
+                                           Case{CpuStreamMode::kDeferred, 3}));
 
 TEST_P(TcpRanks, ThousandsOfRandomOperations) {
   const CpuStreamMode mode = GetParam().mode;

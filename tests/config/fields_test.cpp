@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string set_error(const char* name, const char* text) {
   EngineConfig config;

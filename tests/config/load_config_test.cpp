@@ -14,13 +14,13 @@
 namespace warprow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class LoadConfig : public testing::Test {
+class LoadConfig : public ::testing::Test {
  protected:
   std::string write(const std::string& text) {
-    const std::string path = testing::TempDir() + "load_config_" +
-                             testing::UnitTest::GetInstance()->current_test_info()->name() +
+    const std::string path = ::testing::TempDir() + "load_config_" +
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name() +
                              ".yaml";
     std::ofstream(path) << text;
     return path;
@@ -77,7 +77,7 @@ TEST_F(LoadConfig, FileMistakesAreNamed) {
   EXPECT_THAT(error(write("a: [1\nb: }\n")), HasSubstr("not YAML"));
   EXPECT_THAT(error("/nonexistent/warprow.yaml"),
               HasSubstr("/nonexistent/warprow.yaml: cannot read the file"));
-  EXPECT_THAT(error(testing::TempDir()), HasSubstr("cannot read the file"));
+  EXPECT_THAT(error(::testing::TempDir()), HasSubstr("cannot read the file"));
 }
 
 TEST_F(LoadConfig, AnEmptyFileSetsNothing) {
@@ -101,7 +101,7 @@ TEST_F(LoadConfig, PrintedConfigReadsBack) {
   EXPECT_EQ(settings_line(*loaded), "--model /tmp/a b: #c\"d.gguf (env), --max-num-seqs 8 (flag)");
   const std::string yaml = config_as_yaml(*loaded, *resolved);
   EXPECT_THAT(yaml, HasSubstr("max-num-seqs: 8"));
-  EXPECT_THAT(yaml, testing::ContainsRegex("threads: 0 +# default, becomes 3"));
+  EXPECT_THAT(yaml, ::testing::ContainsRegex("threads: 0 +# default, becomes 3"));
   EXPECT_THAT(config_as_json(*loaded, *resolved),
               HasSubstr(R"("threads":{"value":0,"source":"default","resolved":3})"));
 

@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr HostFacts kHost{.usable_cores = 6, .usable_memory_bytes = int64_t{4} << 30};
 

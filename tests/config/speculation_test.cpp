@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 EngineConfig with_json(const std::string& json) {
   EngineConfig config;

@@ -25,9 +25,9 @@ using enum LinearEpilogue;
 using cuda::F8Rows;
 using cuda::RoundInputsArgs;
 
-constexpr float kEps = 1e-6F;
+constexpr float kF8NormEps = 1e-6F;
 
-struct Product {
+struct F8Product {
   int32_t n = 0;
   int32_t k = 0;
   LinearEpilogue epilogue = kStore;
@@ -96,7 +96,7 @@ class Fp8LinearTest : public CudaTest {
   std::byte* scratch_ = nullptr;
 
   struct Loaded {
-    Product product;
+    F8Product product;
     PackedWeight weight;
     std::vector<uint8_t> numbers;  // [n, k]
     std::vector<float> scales;     // [n, tiles]
@@ -106,7 +106,7 @@ class Fp8LinearTest : public CudaTest {
     ActView normed;
   };
 
-  Loaded load(const Product& p, uint32_t seed, int32_t max_rows) {
+  Loaded load(const F8Product& p, uint32_t seed, int32_t max_rows) {
     Loaded out;
     out.product = p;
     PackedWeight& w = out.weight;
@@ -168,7 +168,7 @@ class Fp8LinearTest : public CudaTest {
     args.x = x;
     if (norm_weight != nullptr) {
       args.norm_weight = make_view<const float>(norm_weight, l.product.k);
-      args.norm_eps = kEps;
+      args.norm_eps = kF8NormEps;
       args.normed = l.normed;
     }
     args.half_norm = half;
@@ -189,7 +189,7 @@ class Fp8LinearTest : public CudaTest {
                                        const std::vector<float>& x,
                                        int32_t m,
                                        const std::vector<float>& old) {
-    const Product& p = l.product;
+    const F8Product& p = l.product;
     const Rounded rounded = round_on_host(x, m, p.k, p.inputs, l.weight.input_scale);
     const int32_t tiles = fp8_tiles_of(p.k);
     std::vector<float> values(256);
@@ -230,7 +230,7 @@ class Fp8LinearTest : public CudaTest {
     return out;
   }
 
-  void check(const Product& p) {
+  void check(const F8Product& p) {
     for (const int32_t m : {1, 2, 8, 9, 17, 33, 70, 129, 300}) {
       arena().reset();
       scratch_ = arena().alloc_bytes(linear_scratch_bytes(gpu().facts(), m, p.k));
@@ -267,7 +267,7 @@ class Fp8LinearTest : public CudaTest {
   }
 
   // A sum that does the first half of a norm, and the product behind it: bits of rows among any number of rows.
-  void check_rows(const Product& sum, const Product& behind) {
+  void check_rows(const F8Product& sum, const F8Product& behind) {
     constexpr int32_t kAll = 4200;
     arena().reset();
     scratch_ = arena().alloc_bytes(linear_scratch_bytes(gpu().facts(), kAll, sum.k));

@@ -29,9 +29,9 @@ using cuda::sm90_quant_parts;
 using cuda::sm90_quant_plan;
 using cuda::Sm90GemmArgs;
 
-constexpr float kEps = 1e-6F;
+constexpr float kQuantNormEps = 1e-6F;
 
-struct Product {
+struct QuantProduct {
   PackedKind kind = PackedKind::kF8;
   int32_t n = 0;
   int32_t k = 0;
@@ -71,7 +71,7 @@ class QuantLinearTest : public CudaTest {
   std::byte* scratch_ = nullptr;  // of check_rows
 
   struct Loaded {
-    Product product;
+    QuantProduct product;
     PackedWeight weight;
     std::vector<float> values;  // [n, k]
     std::vector<float> bias;
@@ -81,7 +81,7 @@ class QuantLinearTest : public CudaTest {
   };
 
   static float value_of(
-      const Product& p, uint8_t number, float scale, uint8_t zero, float group_bias) {
+      const QuantProduct& p, uint8_t number, float scale, uint8_t zero, float group_bias) {
     const float value = p.kind == PackedKind::kF8
                             ? f8_e4m3_to_f32(number)
                             : static_cast<float>(number) - static_cast<float>(zero);
@@ -89,7 +89,7 @@ class QuantLinearTest : public CudaTest {
                                 : quant_weight(value, scale));
   }
 
-  Loaded load(const Product& p, uint32_t seed, int32_t max_rows) {
+  Loaded load(const QuantProduct& p, uint32_t seed, int32_t max_rows) {
     Loaded out;
     out.product = p;
     PackedWeight& w = out.weight;
@@ -174,7 +174,7 @@ class QuantLinearTest : public CudaTest {
     args.x = x;
     if (norm_weight != nullptr) {
       args.norm_weight = make_view<const float>(norm_weight, l.product.k);
-      args.norm_eps = kEps;
+      args.norm_eps = kQuantNormEps;
       args.normed = l.normed;
     }
     args.half_norm = half;
@@ -195,7 +195,7 @@ class QuantLinearTest : public CudaTest {
                                        const std::vector<float>& x,
                                        int32_t m,
                                        const std::vector<float>& old) {
-    const Product& p = l.product;
+    const QuantProduct& p = l.product;
     std::vector<double> sums(static_cast<size_t>(m) * static_cast<size_t>(p.n));
     for (int32_t t = 0; t < m; ++t) {
       for (int32_t j = 0; j < p.n; ++j) {
@@ -224,7 +224,7 @@ class QuantLinearTest : public CudaTest {
   }
 
   // The same weights in bf16 have the same bits where the order of sums is the same.
-  void check_bf16(const Product& p) {
+  void check_bf16(const QuantProduct& p) {
     for (const int32_t m : {1, 8, 9, 32, 33, 200}) {
       arena().reset();
       const Loaded l = load(p, 3, m);
@@ -267,7 +267,7 @@ class QuantLinearTest : public CudaTest {
     return out;
   }
 
-  void check(const Product& p) {
+  void check(const QuantProduct& p) {
     for (const int32_t m : {1, 8, 9, 33, 70, 129}) {
       arena().reset();
       const Loaded l = load(p, 3, m);
@@ -294,7 +294,7 @@ class QuantLinearTest : public CudaTest {
   }
 
   // A sum that does the first half of a norm, and the product behind it: bits of rows among any number of rows.
-  void check_rows(const Product& sum, const Product& behind) {
+  void check_rows(const QuantProduct& sum, const QuantProduct& behind) {
     constexpr int32_t kAll = 2100;  // above what dequantised rows take
     arena().reset();
     scratch_ = arena().alloc_bytes(linear_scratch_bytes(gpu().facts(), kAll, sum.k));

@@ -24,7 +24,7 @@ constexpr int32_t kPagesPerRow = 8;
 constexpr int64_t kRowLen = int64_t{kPagesPerRow} << kPageShift;
 constexpr int64_t kBlockSize = 16;
 constexpr int64_t kTable = kRowLen / kBlockSize;
-constexpr int64_t kMaxDrafts = 2;
+constexpr int64_t kDraftsOfARow = 2;
 
 // A step with random rows: decode rows have one token, prefill rows have many.
 struct Step {
@@ -69,7 +69,7 @@ struct Step {
     pages.resize(static_cast<size_t>((live + 3) * kPagesPerRow));
     std::iota(pages.begin(), pages.end(), 0);
     std::shuffle(pages.begin(), pages.end(), rng);
-    fill(drafts, (live + 3) * kMaxDrafts);
+    fill(drafts, (live + 3) * kDraftsOfARow);
   }
   [[nodiscard]] int64_t num_toks() const { return query_start_loc.back(); }
   [[nodiscard]] int64_t num_logits() const { return cu_num_logits.back(); }
@@ -145,7 +145,7 @@ class RunnerOpsCuda : public CudaTest {
     op.lengths = {view, positions, side.fresh<int32_t>(step.num_rows)};
     auto* const logits_indices = side.fresh<int32_t>(step.num_logits() + pad);
     op.combine = {view,
-                  {side.put(step.drafts), kMaxDrafts},
+                  {side.put(step.drafts), kDraftsOfARow},
                   tokens,
                   ids,
                   logits_indices,
@@ -315,8 +315,8 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
       publish.max_top = kMaxTop;
       publish.with_logprobs = true;
       side.ops->epilogue(*side.stream, op, step.num_rows);
-      PublishDrafts drafts{count.step, side.put(step.drafts), kMaxDrafts};
-      drafts.ring = side.fresh<int32_t>(step.num_rows * kMaxDrafts + kEntry * kStride);
+      PublishDrafts drafts{count.step, side.put(step.drafts), kDraftsOfARow};
+      drafts.ring = side.fresh<int32_t>(step.num_rows * kDraftsOfARow + kEntry * kStride);
       drafts.entry = publish.entry;
       drafts.entry_stride = kStride;
       side.ops->publish_drafts(*side.stream, drafts, step.num_rows);

@@ -44,7 +44,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 int64_t free_bytes() { return cuda::find_device().facts.free_bytes; }
 
-class RuntimeCuda : public testing::Test {
+class RuntimeCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why_not = cuda::find_device().why_not; !why_not.empty()) {

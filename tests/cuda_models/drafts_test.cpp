@@ -82,7 +82,7 @@ const DraftAxis kNgramAxes[] = {
      }},
 };
 
-std::vector<Request> make_requests(int32_t vocab_size) {
+std::vector<Request> draft_requests(int32_t vocab_size) {
   std::vector<Request> requests = test::mixed_requests(
       {.num_requests = 24, .max_prompt = 100, .max_tokens = 24, .vocab_size = vocab_size});
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -141,7 +141,7 @@ class CudaDrafts : public ::testing::Test {
     base.config.max_num_batched_tokens = 128;
     base.config.enable_prefix_caching = false;
     const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
-    const std::vector<Request> requests = make_requests(vocab_size);
+    const std::vector<Request> requests = draft_requests(vocab_size);
     const auto run = [&](ModelRig& rig) -> std::map<uint64_t, RigResult>& {
       for (const Request& request : requests) {
         test::add_request(rig, request, &grammar);

@@ -430,7 +430,8 @@ TEST_F(CudaInvariance, EqualBitsByDefault) {
   expect_equal_bits_of_large_steps("auto");
 }
 
-// Rows that take their largest logit and report nothing need no logits: their steps leave the largest ones alone.
+// Rows that take their largest logit and report nothing need no logits: their steps leave the largest ones alone. Rows with
+// drafts do, too.
 TEST_F(CudaInvariance, GreedyTokensWithoutLogits) {
   if (cuda::find_device().facts.compute_capability != 90) {
     GTEST_SKIP() << "batch invariance is the default on Hopper";
@@ -443,21 +444,29 @@ TEST_F(CudaInvariance, GreedyTokensWithoutLogits) {
     options.config.max_num_batched_tokens = 512;
     std::vector<Request> requests =
         make_requests(model().vocab_size, {.num_requests = num_requests});
+    struct Way {
+      bool logits;
+      std::string speculation;
+    };
     Results with_logits;
-    for (const bool logits : {true, false}) {
+    for (const Way& way : {Way{true, ""}, Way{false, ""}, Way{false, test::ngram_config(3)}}) {
+      SCOPED_TRACE(std::to_string(num_requests) + (way.logits ? " with logits " : " ") +
+                   way.speculation);
+      options.config.speculative_config = way.speculation;
       ModelRig rig(options);
       for (Request& request : requests) {
-        request.params.num_logprobs = logits ? 5 : -1;
+        request.params.num_logprobs = way.logits ? 5 : -1;
         add_request(rig, request, nullptr);
       }
       rig.run();
       const int64_t steps = std::stoll(rig.call("steps_with_maxima", ""));
-      if (logits) {
+      if (way.logits) {
         EXPECT_EQ(steps, 0);
         with_logits = rig.results();
         continue;
       }
       EXPECT_GT(steps, 0);
+      EXPECT_EQ(rig.scheduler().stats().num_drafted_tokens > 0, !way.speculation.empty());
       ASSERT_EQ(rig.results().size(), requests.size());
       for (const auto& [id, result] : rig.results()) {
         EXPECT_EQ(result.tokens, with_logits.at(id).tokens) << "request " << id;

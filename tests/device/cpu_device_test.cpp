@@ -37,12 +37,12 @@ TEST(PinnedMemory, IsCounted) {
   EXPECT_EQ(shapes->pinned_bytes(), 100 + (int64_t{1} << 40));
 }
 
-class StreamTest : public testing::TestWithParam<CpuStreamMode> {};
+class StreamTest : public ::testing::TestWithParam<CpuStreamMode> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          StreamTest,
-                         testing::Values(CpuStreamMode::kThreaded,
-                                         CpuStreamMode::kInline,
-                                         CpuStreamMode::kDeferred));
+                         ::testing::Values(CpuStreamMode::kThreaded,
+                                           CpuStreamMode::kInline,
+                                           CpuStreamMode::kDeferred));
 
 TEST_P(StreamTest, RunsInOrder) {
   const auto device = device_of(GetParam());

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kGiB = int64_t{1} << 30;
 
 // A directory that stands for a machine's root and has the files that a test writes.
-class HostLimits : public testing::Test {
+class HostLimits : public ::testing::Test {
  protected:
   void put(const std::string& path, const std::string& text) const {
     root_.write(path.substr(1), text);

@@ -17,14 +17,9 @@ namespace {
 using testing::Client;
 using testing::FakeModel;
 using testing::greedy_request;
+using testing::long_request;
 using testing::make_toy_engine;
 using testing::Told;
-
-GenerationRequest long_request(TokenId first = 9) {
-  GenerationRequest request = greedy_request({first, 3, 4}, 100);
-  request.sampling.ignore_eos = true;
-  return request;
-}
 
 TEST(Engine, AbortEndsOneRequestOnce) {
   Client client;

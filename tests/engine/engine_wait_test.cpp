@@ -18,13 +18,8 @@ using std::chrono::seconds;
 using testing::Client;
 using testing::FakeModel;
 using testing::greedy_request;
+using testing::long_request;
 using testing::make_toy_engine;
-
-GenerationRequest long_request() {
-  GenerationRequest request = greedy_request({9, 3, 4}, 100);
-  request.sampling.ignore_eos = true;
-  return request;
-}
 
 // If the executor notifies of outputs, a command need not wait for the device.
 TEST(EngineWait, ACommandIsSeenWhileAnOutputIsAwaited) {

@@ -79,7 +79,7 @@ ToyAnswer grammar_answer(const RequestFields& fields) {
   return answer;
 }
 
-void expect_answer(const Told& told, const RequestFields& fields) {
+void expect_matching_answer(const Told& told, const RequestFields& fields) {
   const ToyAnswer answer = grammar_answer(fields);
   EXPECT_EQ(told.token_ids, answer.token_ids);
   EXPECT_EQ(told.last.finish_reason, answer.reason);
@@ -95,7 +95,7 @@ GenerationRequest request_for(const char* regex, int64_t max_tokens, int32_t fir
   return request;
 }
 
-GenerationRequest random_request(std::mt19937& random) {
+GenerationRequest random_grammar_request(std::mt19937& random) {
   constexpr const char* kRegexes[] = {
       "[a-f]{1,40}", "(ab|stop|xyz)+", "[0-9]+( [0-9]+)*", "[a-z]{3}", "\u00e9{2,9}!?", "q"};
   GenerationRequest request = testing::random_toy_request(random);
@@ -107,7 +107,7 @@ GenerationRequest random_request(std::mt19937& random) {
   return request;
 }
 
-struct Axis {
+struct GrammarAxis {
   const char* name;
   bool async = true;
   bool serialised = false;
@@ -118,12 +118,12 @@ struct Axis {
   int num_drafts = 0;
 };
 
-void PrintTo(const Axis& axis, std::ostream* out) { *out << axis.name; }
+void PrintTo(const GrammarAxis& axis, std::ostream* out) { *out << axis.name; }
 
-class GrammarEngineAxes : public ::testing::TestWithParam<Axis> {
+class GrammarEngineAxes : public ::testing::TestWithParam<GrammarAxis> {
  protected:
   static std::unique_ptr<Engine> make() {
-    const Axis& axis = GetParam();
+    const GrammarAxis& axis = GetParam();
     FakeModel model;
     model.step_time = microseconds(axis.step_us);
     model.forward_time = microseconds(axis.forward_us);
@@ -141,7 +141,7 @@ TEST_P(GrammarEngineAxes, AnswersAreTheModelsUnderTheGrammar) {
   Client client;
   const std::unique_ptr<Engine> engine = make();
   testing::check_answers(
-      client, *engine, 60, [&] { return random_request(random); }, expect_answer);
+      client, *engine, 60, [&] { return random_grammar_request(random); }, expect_matching_answer);
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.max_steps_in_flight, GetParam().async ? 2 : 1);
   EXPECT_EQ(stats.preemptions > 0, GetParam().num_blocks < 65);
@@ -158,7 +158,7 @@ TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
     const std::unique_ptr<Engine> engine = make();
     std::vector<RequestId> ids;
     for (size_t i = 0; i < 80; ++i) {
-      ids.push_back(client.submit(*engine, random_request(random)));
+      ids.push_back(client.submit(*engine, random_grammar_request(random)));
       if (random() % 2 == 0) {
         engine->abort(ids[random() % ids.size()]);
       }
@@ -203,7 +203,7 @@ TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
   for (size_t i = 0; i < fields.size(); ++i) {
     SCOPED_TRACE(i);
     const Told& told = client.wait(i);
-    expect_answer(told, fields[i]);
+    expect_matching_answer(told, fields[i]);
     const size_t len = thinking_len(told.token_ids, thinking[i]);
     std::vector<TokenId> context = fields[i].prompt_token_ids;
     GrammarMatcher matcher(plain);
@@ -227,22 +227,22 @@ TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     GrammarEngineAxes,
-    ::testing::Values(Axis{.name = "async"},
-                      Axis{.name = "sync", .async = false},
-                      Axis{.name = "serialised", .serialised = true},
-                      Axis{.name = "slow_device", .step_us = 200, .forward_us = 200},
-                      Axis{.name = "slow_masks", .step_us = 200, .mask_delay_us = 2000},
-                      Axis{.name = "slow_masks_sync", .async = false, .mask_delay_us = 1500},
-                      Axis{.name = "few_blocks", .num_blocks = 14},
-                      Axis{
+    ::testing::Values(GrammarAxis{.name = "async"},
+                      GrammarAxis{.name = "sync", .async = false},
+                      GrammarAxis{.name = "serialised", .serialised = true},
+                      GrammarAxis{.name = "slow_device", .step_us = 200, .forward_us = 200},
+                      GrammarAxis{.name = "slow_masks", .step_us = 200, .mask_delay_us = 2000},
+                      GrammarAxis{.name = "slow_masks_sync", .async = false, .mask_delay_us = 1500},
+                      GrammarAxis{.name = "few_blocks", .num_blocks = 14},
+                      GrammarAxis{
                           .name = "slow_masks_few_blocks", .mask_delay_us = 1500, .num_blocks = 14},
-                      Axis{.name = "drafts", .num_drafts = 3},
-                      Axis{.name = "drafts_sync", .async = false, .num_drafts = 2},
-                      Axis{.name = "drafts_slow_masks_few_blocks",
-                           .serialised = true,
-                           .mask_delay_us = 1500,
-                           .num_blocks = 14,
-                           .num_drafts = 4}),
+                      GrammarAxis{.name = "drafts", .num_drafts = 3},
+                      GrammarAxis{.name = "drafts_sync", .async = false, .num_drafts = 2},
+                      GrammarAxis{.name = "drafts_slow_masks_few_blocks",
+                                  .serialised = true,
+                                  .mask_delay_us = 1500,
+                                  .num_blocks = 14,
+                                  .num_drafts = 4}),
     [](const auto& axis) { return std::string(axis.param.name); });
 
 // If a mask never arrives, only its own row misses its steps; other rows are not delayed.
@@ -260,7 +260,7 @@ TEST(GrammarEngine, RowsWithoutAGrammarAreNotDelayed) {
   ValidRequest valid = value_or_throw(engine->validate(plain));
   const RequestFields fields = valid.fields();
   client.submit(*engine, std::move(valid));
-  expect_answer(client.wait(kStructured), fields);
+  expect_matching_answer(client.wait(kStructured), fields);
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.output_tokens, 60);
   EXPECT_EQ(stats.grammar_masks, 0);
@@ -321,7 +321,7 @@ TEST(GrammarEngine, ASlowFillHidesBehindTheForward) {
   }
   for (size_t i = 0; i < fields.size(); ++i) {
     SCOPED_TRACE(i);
-    expect_answer(client.wait(i), fields[i]);
+    expect_matching_answer(client.wait(i), fields[i]);
   }
   EXPECT_EQ(client.wait(0).token_ids.size(), kTokens);
   EXPECT_EQ(client.wait(1).token_ids.size(), kTokens);
@@ -359,7 +359,7 @@ TEST(GrammarEngine, ARunEndsWithTheGrammar) {
   }
   for (size_t i = 0; i < fields.size(); ++i) {
     SCOPED_TRACE(i);
-    expect_answer(client.wait(i), fields[i]);
+    expect_matching_answer(client.wait(i), fields[i]);
     EXPECT_EQ(client.wait(i).text.size(), 6U);
   }
   const EngineStats stats = engine->stats();

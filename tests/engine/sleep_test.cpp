@@ -17,13 +17,8 @@ namespace {
 using testing::Client;
 using testing::FakeModel;
 using testing::greedy_request;
+using testing::long_request;
 using testing::make_toy_engine;
-
-GenerationRequest long_request() {
-  GenerationRequest request = greedy_request({9, 3, 4}, 100);
-  request.sampling.ignore_eos = true;
-  return request;
-}
 
 TEST(Sleep, EndsWhatRunsAndWhatWaits) {
   Client client;

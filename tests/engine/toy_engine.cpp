@@ -157,6 +157,12 @@ GenerationRequest greedy_request(std::vector<TokenId> prompt, int64_t max_tokens
   return request;
 }
 
+GenerationRequest long_request(TokenId first) {
+  GenerationRequest request = greedy_request({first, 3, 4}, 100);
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
 GenerationRequest random_toy_request(std::mt19937& random) {
   const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
   std::vector<TokenId> prompt(static_cast<size_t>(below(3)) * 16, 2 + below(2));

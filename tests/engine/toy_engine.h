@@ -70,6 +70,8 @@ struct ToyAnswer {
 ToyAnswer toy_answer(const RequestFields& fields);
 
 GenerationRequest greedy_request(std::vector<TokenId> prompt, int64_t max_tokens);
+// 100 tokens, whatever the model says.
+GenerationRequest long_request(TokenId first = 9);
 
 // A greedy or sampled request. A few prompts share a prefix, for the prefix cache.
 GenerationRequest random_toy_request(std::mt19937& random);

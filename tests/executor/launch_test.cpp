@@ -20,7 +20,7 @@ Result<Launch> launch_of(const Variables& variables) {
   });
 }
 
-std::string refusal_of(const Variables& variables) {
+std::string launch_refusal(const Variables& variables) {
   const Result<Launch> launch = launch_of(variables);
   return launch ? "" : launch.error().message;
 }
@@ -81,52 +81,52 @@ TEST(Launch, ALeaderWorkerSetSaysWhereRank0Is) {
 }
 
 TEST(Launch, ContradictionsNameVariableAndValues) {
-  EXPECT_THAT(refusal_of({{"RANK", "1"},
-                          {"WORLD_SIZE", "2"},
-                          {"PMI_RANK", "0"},
-                          {"PMI_SIZE", "2"},
-                          {"MASTER_ADDR", "a"}}),
+  EXPECT_THAT(launch_refusal({{"RANK", "1"},
+                              {"WORLD_SIZE", "2"},
+                              {"PMI_RANK", "0"},
+                              {"PMI_SIZE", "2"},
+                              {"MASTER_ADDR", "a"}}),
               HasSubstr("PMI_RANK is 0, but RANK is 1"));
-  EXPECT_THAT(refusal_of({{"RANK", "1"},
-                          {"WORLD_SIZE", "2"},
-                          {"OMPI_COMM_WORLD_RANK", "1"},
-                          {"OMPI_COMM_WORLD_SIZE", "3"}}),
+  EXPECT_THAT(launch_refusal({{"RANK", "1"},
+                              {"WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "3"}}),
               HasSubstr("OMPI_COMM_WORLD_SIZE is 3, but WORLD_SIZE is 2"));
 }
 
 TEST(Launch, WrongValuesNameVariableValueAndLimit) {
-  EXPECT_EQ(refusal_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+  EXPECT_EQ(launch_refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
             "RANK: '2' is no number from 0 to 1; WORLD_SIZE is 2");
-  EXPECT_EQ(refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "65"}}),
+  EXPECT_EQ(launch_refusal({{"RANK", "0"}, {"WORLD_SIZE", "65"}}),
             "WORLD_SIZE: '65' is no number from 1 to 64");
-  EXPECT_EQ(refusal_of({{"SLURM_PROCID", "x"}, {"SLURM_NTASKS", "2"}}),
+  EXPECT_EQ(launch_refusal({{"SLURM_PROCID", "x"}, {"SLURM_NTASKS", "2"}}),
             "SLURM_PROCID: 'x' is no number from 0 to 1; SLURM_NTASKS is 2");
-  EXPECT_EQ(refusal_of({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}),
+  EXPECT_EQ(launch_refusal({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}),
             "RANK: '-1' is no number from 0 to 1; WORLD_SIZE is 2");
-  EXPECT_EQ(refusal_of({{"RANK", "1"}}), "WORLD_SIZE is not set, but RANK is '1'");
-  EXPECT_EQ(refusal_of({{"PMI_SIZE", "2"}}), "PMI_RANK is not set, but PMI_SIZE is '2'");
+  EXPECT_EQ(launch_refusal({{"RANK", "1"}}), "WORLD_SIZE is not set, but RANK is '1'");
+  EXPECT_EQ(launch_refusal({{"PMI_SIZE", "2"}}), "PMI_RANK is not set, but PMI_SIZE is '2'");
   for (const char* port : {"0", "65536", "12a", "-5"}) {
     EXPECT_THAT(
-        refusal_of(
+        launch_refusal(
             {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", port}}),
         HasSubstr("MASTER_PORT: '" + std::string(port) + "' is no number from 1 to 65535"));
   }
-  EXPECT_THAT(refusal_of({}), HasSubstr("RANK and WORLD_SIZE are not set"));
+  EXPECT_THAT(launch_refusal({}), HasSubstr("RANK and WORLD_SIZE are not set"));
 }
 
 TEST(Launch, TheAddressMayBeMissingOnOneHostOnly) {
   const Variables two = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
-  EXPECT_THAT(refusal_of(two), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(launch_refusal(two), HasSubstr("MASTER_ADDR is not set"));
   Variables here = two;
   here["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
-  EXPECT_THAT(refusal_of(here), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(launch_refusal(here), HasSubstr("MASTER_ADDR is not set"));
   here["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
   EXPECT_EQ(launch_of(here)->address, "127.0.0.1");
   EXPECT_EQ(launch_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_NUM_NODES", "1"}})
                 ->address,
             "127.0.0.1");
   EXPECT_THAT(
-      refusal_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_NUM_NODES", "2"}}),
+      launch_refusal({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_NUM_NODES", "2"}}),
       HasSubstr("MASTER_ADDR is not set"));
   EXPECT_EQ(launch_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}})->address, "127.0.0.1");
 }

@@ -15,7 +15,7 @@ namespace warprow {
 namespace {
 
 using test::GgufWriter;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Part `number` of `count`, counted from 0, with one tensor of this name.
 GgufWriter part(int number, int count, const std::string& tensor) {

@@ -11,8 +11,8 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<HubFile> files_named(const std::vector<std::string>& names) {
   std::vector<HubFile> out;

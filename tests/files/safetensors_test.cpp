@@ -23,14 +23,14 @@ using ::testing::HasSubstr;
 
 const std::vector<float> kSix{0, 1, 2, 3, 4, 5};
 
-Result<SafetensorsFile> parse(const Bytes& bytes) {
+Result<SafetensorsFile> parse_safetensors(const Bytes& bytes) {
   return SafetensorsFile::parse(bytes, "test.safetensors");
 }
 
-void expect_error(const Bytes& bytes,
-                  const std::string& part,
-                  ErrorCode code = ErrorCode::kCorrupt) {
-  const auto file = parse(bytes);
+void expect_safetensors_error(const Bytes& bytes,
+                              const std::string& part,
+                              ErrorCode code = ErrorCode::kCorrupt) {
+  const auto file = parse_safetensors(bytes);
   ASSERT_FALSE(file.has_value()) << part;
   EXPECT_EQ(file.error().code, code) << file.error().message;
   EXPECT_THAT(file.error().message, HasSubstr(part));
@@ -39,10 +39,10 @@ void expect_error(const Bytes& bytes,
 
 // A file with one tensor "t" with this header entry and `data_bytes` bytes of data.
 void expect_entry_error(const std::string& entry, size_t data_bytes, const std::string& part) {
-  expect_error(safetensors_bytes("{\"t\":" + entry + "}", Bytes(data_bytes)), part);
+  expect_safetensors_error(safetensors_bytes("{\"t\":" + entry + "}", Bytes(data_bytes)), part);
 }
 
-Bytes small_file() {
+Bytes small_safetensors() {
   SafetensorsWriter w;
   w.add_f32("z", {2, 3}, kSix).add("a", "BF16", {2}, Bytes(4)).add("none", "I64", {0, 4}, {});
   w.header()["__metadata__"] = {{"format", "pt"}};
@@ -50,8 +50,8 @@ Bytes small_file() {
 }
 
 TEST(Safetensors, DescribesTensors) {
-  const Bytes bytes = small_file();
-  const auto file = parse(bytes);
+  const Bytes bytes = small_safetensors();
+  const auto file = parse_safetensors(bytes);
   ASSERT_TRUE(file) << file.error().message;
   ASSERT_EQ(file->tensors().size(), 3U);
   const SafetensorsTensor* z = file->find("z");
@@ -69,7 +69,7 @@ TEST(Safetensors, DescribesTensors) {
 
 TEST(Safetensors, OpensAFile) {
   const test::TempDir dir;
-  auto opened = SafetensorsFile::open(dir.write("m.safetensors", small_file()));
+  auto opened = SafetensorsFile::open(dir.write("m.safetensors", small_safetensors()));
   ASSERT_TRUE(opened) << opened.error().message;
   const SafetensorsFile file = *std::move(opened);
   const SafetensorsTensor& z = *file.find("z");
@@ -80,23 +80,23 @@ TEST(Safetensors, OpensAFile) {
 }
 
 TEST(Safetensors, EveryTruncationIsAnError) {
-  const Bytes whole = small_file();
+  const Bytes whole = small_safetensors();
   for (size_t len = 0; len < whole.size(); ++len) {
     const Bytes part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(len));
-    ASSERT_FALSE(parse(part)) << len;
+    ASSERT_FALSE(parse_safetensors(part)) << len;
   }
   Bytes longer = whole;
   longer.push_back(std::byte{0});
-  expect_error(longer, "1 bytes follow the last tensor");
+  expect_safetensors_error(longer, "1 bytes follow the last tensor");
 }
 
 TEST(Safetensors, NoMutationOfAByteEscapesTheBounds) {
-  const Bytes whole = small_file();
+  const Bytes whole = small_safetensors();
   for (size_t at = 0; at < whole.size(); ++at) {
     for (const unsigned change : {0x01U, 0x08U, 0x80U}) {
       Bytes bytes = whole;
       bytes[at] ^= std::byte(change);
-      if (const auto file = parse(bytes)) {
+      if (const auto file = parse_safetensors(bytes)) {
         for (const SafetensorsTensor& tensor : file->tensors()) {
           EXPECT_EQ(file->tensor_bytes(tensor).size(), tensor.bytes);
         }
@@ -106,27 +106,27 @@ TEST(Safetensors, NoMutationOfAByteEscapesTheBounds) {
 }
 
 TEST(Safetensors, RefusesBadHeaders) {
-  expect_error({}, "not a safetensors file");
-  expect_error(safetensors_bytes("", {}), "not a JSON object");
-  expect_error(safetensors_bytes("[1]", {}), "not a JSON object");
-  expect_error(safetensors_bytes("{", {}), "ends early");
-  Bytes bytes = small_file();
+  expect_safetensors_error({}, "not a safetensors file");
+  expect_safetensors_error(safetensors_bytes("", {}), "not a JSON object");
+  expect_safetensors_error(safetensors_bytes("[1]", {}), "not a JSON object");
+  expect_safetensors_error(safetensors_bytes("{", {}), "ends early");
+  Bytes bytes = small_safetensors();
   test::patch(bytes, 0, static_cast<uint64_t>(bytes.size() - 7));
-  expect_error(bytes, "runs past");
+  expect_safetensors_error(bytes, "runs past");
   for (const uint64_t lie : {uint64_t{100'000'001}, uint64_t{1} << 40, ~uint64_t{0}}) {
     test::patch(bytes, 0, lie);
-    expect_error(bytes, "the limit is");
+    expect_safetensors_error(bytes, "the limit is");
   }
   std::string bomb = "{\"t\":";
   bomb.append(100'000, '[').append(100'000, ']').append("}");
-  expect_error(safetensors_bytes(bomb, {}), "deeper");
+  expect_safetensors_error(safetensors_bytes(bomb, {}), "deeper");
 }
 
 TEST(Safetensors, RefusesBadEntries) {
   expect_entry_error("1", 4, "lacks a dtype");
   expect_entry_error(R"({"dtype":"F32","shape":[1]})", 4, "lacks a dtype");
   expect_entry_error(R"({"dtype":4,"shape":[1],"data_offsets":[0,4]})", 4, "lacks a dtype");
-  expect_error(
+  expect_safetensors_error(
       safetensors_bytes(R"({"t":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}})", Bytes(4)),
       "unknown dtype 'Q9'",
       ErrorCode::kUnsupported);
@@ -156,14 +156,16 @@ TEST(Safetensors, RefusesOverlapsHolesAndRepeatedNames) {
   SafetensorsWriter w;
   w.add_f32("a", {2}, std::vector<float>(2)).add_f32("b", {2}, std::vector<float>(2));
   w.header()["b"]["data_offsets"] = {4, 12};
-  expect_error(w.bytes(), "tensor 'b' starts at 4, before the end of the one before it, 8");
+  expect_safetensors_error(w.bytes(),
+                           "tensor 'b' starts at 4, before the end of the one before it, 8");
   w.header()["a"]["data_offsets"] = {0, 8};
   w.header()["b"]["data_offsets"] = {0, 8};
-  expect_error(w.bytes(), "before the end");
-  expect_error(safetensors_bytes(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                                 R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
-                                 Bytes(1)),
-               "'t' occurs twice");
+  expect_safetensors_error(w.bytes(), "before the end");
+  expect_safetensors_error(
+      safetensors_bytes(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                        R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                        Bytes(1)),
+      "'t' occurs twice");
 }
 
 TEST(Safetensors, KnowsItsDtypes) {

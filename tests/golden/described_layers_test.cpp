@@ -99,7 +99,7 @@ DecoderSpec decoder_spec() {
   return spec;
 }
 
-class DescribedLayers : public testing::Test {
+class DescribedLayers : public ::testing::Test {
  protected:
   DescribedLayers() : model_(oracle_model()), oracle_(model_) {
     test::RandomCheckpoint tensors(model_, 5);

@@ -32,12 +32,12 @@ std::string list_text() {
   return list + list + list + "Today's list\n";
 }
 
-struct Outcome {
+struct TextOutcome {
   std::vector<TokenId> tokens;
   int64_t num_steps = 0;
 };
 
-Outcome run(const std::string& text, const std::string& speculation) {
+TextOutcome run_text(const std::string& text, const std::string& speculation) {
   const std::unique_ptr<TextModel> model =
       value_or_throw(load_text_model(value_or_throw(resolve_model("smollm2"))));
   RigOptions options;
@@ -62,14 +62,14 @@ TEST(DraftSteps, TextsThatRepeatThemselvesTakeHalfTheSteps) {
   }
   for (const std::string& text : {std::string(kQuotes), list_text()}) {
     SCOPED_TRACE(text);
-    const Outcome plain = run(text, "");
+    const TextOutcome plain = run_text(text, "");
     EXPECT_EQ(std::ssize(plain.tokens), kTokens);
     for (
         const char* speculation :
         {R"({"method":"ngram","prompt_lookup_min":2,"prompt_lookup_max":5,"num_speculative_tokens":7})",
          R"({"method":"suffix","num_speculative_tokens":7})"}) {
       SCOPED_TRACE(speculation);
-      const Outcome drafted = run(text, speculation);
+      const TextOutcome drafted = run_text(text, speculation);
       EXPECT_EQ(drafted.tokens, plain.tokens);
       EXPECT_LE(2 * drafted.num_steps, plain.num_steps);
     }

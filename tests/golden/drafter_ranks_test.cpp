@@ -122,7 +122,7 @@ TEST(DrafterRanks, ChunksPreemptionsAndGraphs) {
   }
 }
 
-Request greedy(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
+Request ranks_request(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
   Request request = head_request(id, prompt_len, max_tokens);
   request.token_lists.clear();
   request.params.flags = 0;
@@ -130,7 +130,7 @@ Request greedy(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
 }
 
 // A model that drafts for itself.
-RigOptions itself(int32_t num_ranks) {
+RigOptions drafts_on_ranks(int32_t num_ranks) {
   const std::string model = test::source_path("tests/golden/tiny/qwen2");
   RigOptions options = on_ranks(small_options(model), num_ranks);
   options.config.speculative_config = test::draft_model_config(model, 3);
@@ -144,7 +144,7 @@ void expect_right_and_without_effect(const RigOptions& options,
   ModelRig rig(options);
   ModelRig plain(without);
   for (uint64_t id = 1; id <= 3; ++id) {
-    Request request = greedy(id, 10 * static_cast<int32_t>(id), 41);
+    Request request = ranks_request(id, 10 * static_cast<int32_t>(id), 41);
     if (change) {
       change(request);
     }
@@ -167,9 +167,9 @@ void expect_right_and_without_effect(const RigOptions& options,
 
 // The model's own forward on as many ranks yields the drafts, so all of them are right.
 TEST(DrafterRanks, ADraftModelForItself) {
-  expect_right_and_without_effect(itself(2));
-  expect_right_and_without_effect(itself(4));
-  expect_right_and_without_effect(whole_on_every_rank(itself(4)));
+  expect_right_and_without_effect(drafts_on_ranks(2));
+  expect_right_and_without_effect(drafts_on_ranks(4));
+  expect_right_and_without_effect(whole_on_every_rank(drafts_on_ranks(4)));
 }
 
 // Where target and draft have the same distribution, every draft is accepted: each rank must know the distributions of all
@@ -180,8 +180,8 @@ TEST(DrafterRanks, DrawnDraftsForItself) {
     request.params.seed = request.id;
   };
   const std::string ratio = R"("rejection_sample_method": "ratio")";
-  expect_right_and_without_effect(with_key(itself(2), ratio), random);
-  expect_right_and_without_effect(with_key(whole_on_every_rank(itself(4)), ratio), random);
+  expect_right_and_without_effect(with_key(drafts_on_ranks(2), ratio), random);
+  expect_right_and_without_effect(with_key(whole_on_every_rank(drafts_on_ranks(4)), ratio), random);
 }
 
 // A divided draft model has the sums of its layers and of its embedding, an exchange and one gather for each draft.
@@ -189,7 +189,7 @@ TEST(DrafterRanks, OperationsOfAStep) {
   const auto counts_of = [](RigOptions options) {
     options.config.async_scheduling = false;
     ModelRig rig(options);
-    Request request = greedy(1, 3, 60);
+    Request request = ranks_request(1, 3, 60);
     request.params.num_logprobs = Request().params.num_logprobs;
     rig.add(request);
     const auto run_to = [&](int64_t steps) {
@@ -203,25 +203,25 @@ TEST(DrafterRanks, OperationsOfAStep) {
   };
   constexpr int64_t kLayers = 2;
   constexpr int64_t kDrafts = 3;
-  EXPECT_EQ(counts_of(itself(2)),
+  EXPECT_EQ(counts_of(drafts_on_ranks(2)),
             (CommCounts{.all_reduces = (1 + kDrafts) * (2 * kLayers + 1),
                         .all_gathers = 1 + kDrafts,
                         .exchanges = 1 + kDrafts}));
   EXPECT_EQ(
-      counts_of(whole_on_every_rank(itself(2))),
+      counts_of(whole_on_every_rank(drafts_on_ranks(2))),
       (CommCounts{.all_reduces = 2 * kLayers + 1, .all_gathers = 1 + kDrafts, .exchanges = 1}));
 }
 
 TEST(DrafterRanks, SleepRestoresTheDrafter) {
-  ModelRig rig(itself(2));
-  rig.add(greedy(1, 12, 21));
+  ModelRig rig(drafts_on_ranks(2));
+  rig.add(ranks_request(1, 12, 21));
   const std::vector<TokenId> before = rig.run().at(1).tokens;
   const int64_t accepted = rig.scheduler().stats().num_accepted_tokens;
   rig.executor().call(SleepRanks{2}).get();
   rig.executor().call(WakeRanks{}).get();
   rig.scheduler().reset_prefix_cache();
-  rig.add(greedy(2, 12, 21));
-  Request again = greedy(1, 12, 21);
+  rig.add(ranks_request(2, 12, 21));
+  Request again = ranks_request(1, 12, 21);
   again.id = 3;
   rig.add(again);
   EXPECT_EQ(rig.run().at(3).tokens, before);
@@ -237,9 +237,9 @@ TEST(DrafterRanks, EachRankHoldsItsPart) {
     };
     return plan(options) - plan(without);
   };
-  const int64_t whole = bytes(itself(1));
-  EXPECT_LT(bytes(itself(4)), whole / 2);
-  EXPECT_EQ(bytes(whole_on_every_rank(itself(4))), whole);
+  const int64_t whole = bytes(drafts_on_ranks(1));
+  EXPECT_LT(bytes(drafts_on_ranks(4)), whole / 2);
+  EXPECT_EQ(bytes(whole_on_every_rank(drafts_on_ranks(4))), whole);
 }
 
 TEST(DrafterRanks, WhatDoesNotFitIsRefused) {
@@ -247,7 +247,7 @@ TEST(DrafterRanks, WhatDoesNotFitIsRefused) {
     const auto plan = plan_model(options.config, this_machine());
     return plan ? std::string() : plan.error().message;
   };
-  EXPECT_THAT(error_of(with_key(itself(4), R"("draft_tensor_parallel_size": 2)")),
+  EXPECT_THAT(error_of(with_key(drafts_on_ranks(4), R"("draft_tensor_parallel_size": 2)")),
               HasSubstr("draft_tensor_parallel_size: 2 is neither 1 nor the "
                         "--tensor-parallel-size of 4"));
   // A head with two heads of attention for a model with four.
@@ -257,7 +257,7 @@ TEST(DrafterRanks, WhatDoesNotFitIsRefused) {
   options.config.model = target.path();
   EXPECT_THAT(error_of(options), HasSubstr("--speculative-config: layer 0: num_attention_heads 2"));
   EXPECT_EQ(error_of(whole_on_every_rank(options)), "");
-  options = itself(1);
+  options = drafts_on_ranks(1);
   options.config.pipeline_parallel_size = 2;
   EXPECT_THAT(error_of(options), HasSubstr("--pipeline-parallel-size: 2 with a draft model"));
 }

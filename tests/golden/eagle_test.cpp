@@ -26,10 +26,10 @@ using test::ModelRig;
 using test::RigOptions;
 using ::testing::HasSubstr;
 
-HeadRun expect_drafts_of(const HeadFiles& head,
-                         const RigOptions& options,
-                         const std::vector<Request>& requests,
-                         int32_t num_drafts) {
+HeadRun expect_head_drafts(const HeadFiles& head,
+                           const RigOptions& options,
+                           const std::vector<Request>& requests,
+                           int32_t num_drafts) {
   return test::expect_oracles_drafts(
       head, options, test::head_target_options(), requests, num_drafts);
 }
@@ -39,10 +39,10 @@ void expect_format(HeadFormat format, int draft_vocab, bool own_embedding = fals
   const HeadFiles head(format, draft_vocab, own_embedding);
   for (const int32_t num_drafts : {1, 3, 7}) {
     SCOPED_TRACE(num_drafts);
-    const HeadRun seen = expect_drafts_of(head,
-                                          head_options(head, num_drafts),
-                                          {head_request(1, 17, 40), head_request(2, 1, 24)},
-                                          num_drafts);
+    const HeadRun seen = expect_head_drafts(head,
+                                            head_options(head, num_drafts),
+                                            {head_request(1, 17, 40), head_request(2, 1, 24)},
+                                            num_drafts);
     EXPECT_GT(seen.num_compared, 15);
     if (draft_vocab > 0) {
       EXPECT_GT(seen.stats.num_accepted_tokens, 0);
@@ -63,7 +63,7 @@ TEST(Eagle, ANormInFrontOfFc) {
   head.random.add_states_norm();
   head.dir.write("config.json", head.random.config().dump());
   head.dir.write("model.safetensors", head.random.weights());
-  const HeadRun seen = expect_drafts_of(
+  const HeadRun seen = expect_head_drafts(
       head, head_options(head, 3), {head_request(1, 17, 40), head_request(2, 1, 24)}, 3);
   EXPECT_GT(seen.num_compared, 15);
 }
@@ -72,7 +72,7 @@ TEST(Eagle, ANormInFrontOfFc) {
 // oracle computes all of them from the model's.
 TEST(Eagle, AcceptedDraftsGetKeysFromTheModelsStates) {
   const HeadFiles head(HeadFormat::kEagle3, 4);
-  const HeadRun seen = expect_drafts_of(
+  const HeadRun seen = expect_head_drafts(
       head, head_options(head, 4), {head_request(1, 30, 120), head_request(2, 7, 100)}, 4);
   EXPECT_GT(seen.stats.num_accepted_tokens, 15);
 }
@@ -80,7 +80,7 @@ TEST(Eagle, AcceptedDraftsGetKeysFromTheModelsStates) {
 TEST(Eagle, APromptInChunks) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
   const HeadCase given = test::chunked_case(head_options(head, 3));
-  const HeadRun seen = expect_drafts_of(head, given.options, given.requests, 3);
+  const HeadRun seen = expect_head_drafts(head, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_partial_prefill_steps, 0);
   EXPECT_GT(seen.stats.num_mixed_steps, 0);
 }
@@ -88,14 +88,14 @@ TEST(Eagle, APromptInChunks) {
 TEST(Eagle, APreemptedRow) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
   const HeadCase given = test::preempting_case(head_options(head, 3));
-  const HeadRun seen = expect_drafts_of(head, given.options, given.requests, 3);
+  const HeadRun seen = expect_head_drafts(head, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_preemptions, 0);
 }
 
 TEST(Eagle, RecordedForwards) {
   const HeadFiles head(HeadFormat::kEagle3, 8);
   const HeadCase given = test::recorded_case(head_options(head, 3));
-  const HeadRun seen = expect_drafts_of(head, given.options, given.requests, 3);
+  const HeadRun seen = expect_head_drafts(head, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_accepted_tokens, 0);
 }
 

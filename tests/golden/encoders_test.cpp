@@ -45,8 +45,8 @@ std::vector<float> vector_of(Engine& engine, const Ids& ids) {
   return run_pooling(engine, pooling_request(ids));
 }
 
-class EncoderModel : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, EncoderModel, testing::ValuesIn(kModels), [](const auto& model) {
+class EncoderModel : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, EncoderModel, ::testing::ValuesIn(kModels), [](const auto& model) {
   return std::string(model.param);
 });
 

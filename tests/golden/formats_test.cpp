@@ -204,7 +204,7 @@ class ModelPair {
   GgufWriter as_float_;
 };
 
-RigResult answer(const std::string& path, const std::string& dtype) {
+RigResult answer_of_files(const std::string& path, const std::string& dtype) {
   RigOptions options;
   options.config.model = path;
   options.config.dtype = dtype;
@@ -222,14 +222,14 @@ RigResult answer(const std::string& path, const std::string& dtype) {
   return rig.run().at(1);
 }
 
-class Formats : public testing::TestWithParam<size_t> {};
+class Formats : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(Formats, Float32EqualsTheDequantisedModel) {
   const ModelPair pair(GetParam(), 77);
   const test::TempDir dir;
   const std::string stored = dir.write("stored.gguf", pair.stored());
-  const RigResult exact = answer(stored, "float32");
-  const RigResult plain = answer(dir.write("float.gguf", pair.as_float()), "float32");
+  const RigResult exact = answer_of_files(stored, "float32");
+  const RigResult plain = answer_of_files(dir.write("float.gguf", pair.as_float()), "float32");
   ASSERT_EQ(exact.tokens, plain.tokens);
   for (size_t step = 0; step < plain.top.size(); ++step) {
     for (size_t i = 0; i < plain.top[step].size(); ++i) {
@@ -239,7 +239,7 @@ TEST_P(Formats, Float32EqualsTheDequantisedModel) {
   }
   // With int8 activations the first step's logprobs, before tokens may diverge, stay within 2 %. Logprobs span about
   // twenty.
-  const RigResult fast = answer(stored, "auto");
+  const RigResult fast = answer_of_files(stored, "auto");
   for (const auto& [token, logprob] : plain.top[0]) {
     for (const auto& [fast_token, fast_logprob] : fast.top[0]) {
       if (token == fast_token) {
@@ -252,8 +252,8 @@ TEST_P(Formats, Float32EqualsTheDequantisedModel) {
 TEST_P(Formats, ExpertsEqualTheDequantisedOnes) {
   const ModelPair pair(GetParam(), 78, true);
   const test::TempDir dir;
-  const RigResult exact = answer(dir.write("stored.gguf", pair.stored()), "float32");
-  const RigResult plain = answer(dir.write("float.gguf", pair.as_float()), "float32");
+  const RigResult exact = answer_of_files(dir.write("stored.gguf", pair.stored()), "float32");
+  const RigResult plain = answer_of_files(dir.write("float.gguf", pair.as_float()), "float32");
   ASSERT_EQ(exact.tokens, plain.tokens);
   for (size_t step = 0; step < plain.top.size(); ++step) {
     for (size_t i = 0; i < plain.top[step].size(); ++i) {
@@ -264,7 +264,7 @@ TEST_P(Formats, ExpertsEqualTheDequantisedOnes) {
 }
 
 // Rotating the list puts every format first once, so each format serves every matrix.
-INSTANTIATE_TEST_SUITE_P(Rotations, Formats, testing::Range<size_t>(0, kTypes.size()));
+INSTANTIATE_TEST_SUITE_P(Rotations, Formats, ::testing::Range<size_t>(0, kTypes.size()));
 
 }  // namespace
 }  // namespace warprow

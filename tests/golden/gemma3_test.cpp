@@ -15,14 +15,14 @@ using nlohmann::json;
 using test::gemma3_config;
 using test::TempDir;
 
-class Gemma3 : public testing::TestWithParam<bool> {};
+class Gemma3 : public ::testing::TestWithParam<bool> {};
 
 TEST_P(Gemma3, EqualsTheOracle) {
   test::expect_gemma3_equals_oracle(GetParam() ? test::nested_gemma3_config()
                                                : test::gemma3_config());
 }
 
-INSTANTIATE_TEST_SUITE_P(Configs, Gemma3, testing::Bool(), [](const auto& nested) {
+INSTANTIATE_TEST_SUITE_P(Configs, Gemma3, ::testing::Bool(), [](const auto& nested) {
   return nested.param ? "OfTransformers5" : "Older";
 });
 

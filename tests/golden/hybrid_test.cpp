@@ -70,7 +70,7 @@ void expect_same_answer(const RigResult& expected, const RigResult& other) {
   EXPECT_EQ(expected.top, other.top);
 }
 
-class Hybrid : public testing::TestWithParam<const char*> {};
+class Hybrid : public ::testing::TestWithParam<const char*> {};
 
 // With chunks of every kind the last block end of the prompt gets a checkpoint, which the same prompt finds.
 TEST_P(Hybrid, ChunksDoNotMatter) {
@@ -298,7 +298,7 @@ TEST_P(Hybrid, AStepWithoutDraftsFindsTheAcceptedOnes) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          Hybrid,
-                         testing::Values("qwen3_next", "qwen3_5_text"),
+                         ::testing::Values("qwen3_next", "qwen3_5_text"),
                          [](const auto& test_case) { return std::string(test_case.param); });
 
 TEST(HybridPlan, CountsStatesInPagesOfAttention) {

@@ -50,7 +50,7 @@ Answers reference(const Workload& load) {
   return answers_of(requests, rig.results());
 }
 
-struct Axis {
+struct InvarianceAxis {
   std::string name;
   std::function<void(RigOptions&)> set;
   std::function<bool(ModelRig&)> was_active;
@@ -74,7 +74,7 @@ void set_few_pages(RigOptions& options) {
   options.runner.token_pages = {.page_size = 4, .num_pages = 36};
 }
 
-std::vector<Axis> axes(const Workload& load) {
+std::vector<InvarianceAxis> axes(const Workload& load) {
   const auto mixed = [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; };
   const auto partial = [](ModelRig& rig) {
     return rig.scheduler().stats().num_partial_prefill_steps > 0;
@@ -441,7 +441,7 @@ void expect_invariant(const Workload& load) {
   if (load.vocab_size < 1000) {  // the few short answers of a real model trigger neither rule
     expect_token_rules_matter(load, expected);
   }
-  for (const Axis& axis : axes(load)) {
+  for (const InvarianceAxis& axis : axes(load)) {
     SCOPED_TRACE(axis.name);
     if (axis.name == "guarded_memory" && load.vocab_size > 1000) {
       // Changing the protection of a large model's pages around every launch takes minutes. The tiny models cover this

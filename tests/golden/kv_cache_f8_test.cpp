@@ -21,9 +21,9 @@
 namespace warprow {
 namespace {
 
-constexpr int kLayers = 2;
+constexpr int kNumLayers = 2;
 
-test::OracleModel oracle_model() {
+test::OracleModel f8_oracle() {
   test::OracleLayer layer;
   layer.num_heads = 4;
   layer.num_kv_heads = 2;
@@ -35,7 +35,7 @@ test::OracleModel oracle_model() {
   model.hidden = 48;
   model.vocab = 96;
   model.eps = 1e-5;
-  model.layers.assign(kLayers, layer);
+  model.layers.assign(kNumLayers, layer);
   return model;
 }
 
@@ -45,7 +45,7 @@ nlohmann::json llama_config() {
           {"hidden_act", "silu"},
           {"hidden_size", 48},
           {"intermediate_size", 48},
-          {"num_hidden_layers", kLayers},
+          {"num_hidden_layers", kNumLayers},
           {"num_attention_heads", 4},
           {"num_key_value_heads", 2},
           {"head_dim", 16},
@@ -79,12 +79,12 @@ INSTANTIATE_TEST_SUITE_P(Types,
                          [](const auto& type) { return std::string(dtype_name(type.param)); });
 
 TEST_P(EightBitKvCache, EqualsTheOracleWithScalesOfTheCheckpoint) {
-  test::OracleModel model = oracle_model();
+  test::OracleModel model = f8_oracle();
   test::RandomCheckpoint tensors(model, 17);
   tensors.add_ends(false);
   const Scales whole[2] = {{0.02F}, {0.011F}};
   const Scales by_head[2] = {{0.03F, 0.005F}, {0.25F, 0.0625F}};
-  for (int i = 0; i < kLayers; ++i) {
+  for (int i = 0; i < kNumLayers; ++i) {
     tensors.add_layer(i, {});
     const Scales* scales = i == 0 ? whole : by_head;
     const std::string at = "model.layers." + std::to_string(i) + ".self_attn.";
@@ -98,10 +98,10 @@ TEST_P(EightBitKvCache, EqualsTheOracleWithScalesOfTheCheckpoint) {
 }
 
 TEST_P(EightBitKvCache, WithoutScalesTheyAreOne) {
-  test::OracleModel model = oracle_model();
+  test::OracleModel model = f8_oracle();
   test::RandomCheckpoint tensors(model, 18);
   tensors.add_ends(false);
-  for (int i = 0; i < kLayers; ++i) {
+  for (int i = 0; i < kNumLayers; ++i) {
     tensors.add_layer(i, {});
     cache_rounds(model.layers[static_cast<size_t>(i)], GetParam(), {1.0F}, {1.0F});
   }

@@ -26,10 +26,10 @@ using test::MtpFiles;
 using test::RigOptions;
 using ::testing::HasSubstr;
 
-HeadRun expect_drafts_of(const MtpFiles& files,
-                         const RigOptions& options,
-                         const std::vector<Request>& requests,
-                         int32_t num_drafts) {
+HeadRun expect_mtp_drafts(const MtpFiles& files,
+                          const RigOptions& options,
+                          const std::vector<Request>& requests,
+                          int32_t num_drafts) {
   return test::expect_oracles_drafts(files.random.model(),
                                      files.random.head(),
                                      options,
@@ -43,10 +43,10 @@ void expect_family(MtpFamily family) {
   const MtpFiles files(family);
   for (const int32_t num_drafts : {1, 3, 7}) {
     SCOPED_TRACE(num_drafts);
-    const HeadRun seen = expect_drafts_of(files,
-                                          mtp_options(files, num_drafts),
-                                          {head_request(1, 17, 40), head_request(2, 1, 24)},
-                                          num_drafts);
+    const HeadRun seen = expect_mtp_drafts(files,
+                                           mtp_options(files, num_drafts),
+                                           {head_request(1, 17, 40), head_request(2, 1, 24)},
+                                           num_drafts);
     EXPECT_GT(seen.num_compared, 15);
     EXPECT_GT(seen.stats.num_accepted_tokens, 0);
   }
@@ -59,7 +59,7 @@ TEST(Mtp, QwensLayoutInQwen3Next) { expect_family(MtpFamily::kQwen3Next); }
 // vllm#14649: keys and values of accepted drafts come from the model's states. The oracle computes all of them from these.
 TEST(Mtp, AcceptedDraftsGetKeysFromTheModelsStates) {
   const MtpFiles files(MtpFamily::kGlm4Moe);
-  const HeadRun seen = expect_drafts_of(
+  const HeadRun seen = expect_mtp_drafts(
       files, mtp_options(files, 4), {head_request(1, 30, 120), head_request(2, 7, 100)}, 4);
   EXPECT_GT(seen.stats.num_accepted_tokens, 8);
 }
@@ -67,7 +67,7 @@ TEST(Mtp, AcceptedDraftsGetKeysFromTheModelsStates) {
 TEST(Mtp, APromptInChunks) {
   const MtpFiles files(MtpFamily::kGlm4Moe);
   const HeadCase given = test::chunked_case(mtp_options(files, 3));
-  const HeadRun seen = expect_drafts_of(files, given.options, given.requests, 3);
+  const HeadRun seen = expect_mtp_drafts(files, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_partial_prefill_steps, 0);
   EXPECT_GT(seen.stats.num_mixed_steps, 0);
 }
@@ -75,14 +75,14 @@ TEST(Mtp, APromptInChunks) {
 TEST(Mtp, APreemptedRow) {
   const MtpFiles files(MtpFamily::kQwen35);
   const HeadCase given = test::preempting_case(mtp_options(files, 3));
-  const HeadRun seen = expect_drafts_of(files, given.options, given.requests, 3);
+  const HeadRun seen = expect_mtp_drafts(files, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_preemptions, 0);
 }
 
 TEST(Mtp, RecordedForwards) {
   const MtpFiles files(MtpFamily::kQwen3Next);
   const HeadCase given = test::recorded_case(mtp_options(files, 3));
-  const HeadRun seen = expect_drafts_of(files, given.options, given.requests, 3);
+  const HeadRun seen = expect_mtp_drafts(files, given.options, given.requests, 3);
   EXPECT_GT(seen.stats.num_accepted_tokens, 0);
 }
 

@@ -46,7 +46,7 @@ Axis plain(const Sizes& sizes) {
 }
 
 // Drafts that are right and wrong in turn. The last stage proposes them, and the first takes them in.
-Axis drafts(const KnownDrafts& known, int32_t num_drafts) {
+Axis pipeline_drafts(const KnownDrafts& known, int32_t num_drafts) {
   return {"drafts",
           [&known, num_drafts](RigOptions& o) {
             o.runner.max_drafts = num_drafts;
@@ -59,7 +59,7 @@ Axis drafts(const KnownDrafts& known, int32_t num_drafts) {
           }};
 }
 
-Axis late_masks() {
+Axis pipeline_late_masks() {
   return {"late_masks",
           [](RigOptions& o) { o.config.grammar_mask_delay_us = 15'000; },
           [](ModelRig& rig) { return rig.num_withheld() > 0; }};
@@ -82,10 +82,10 @@ TEST(Pipeline, TwoStages) {
   expect_stages_change_nothing(load,
                                sizes,
                                {plain(sizes),
-                                drafts(known, 3),
+                                pipeline_drafts(known, 3),
                                 chunks_and_few_blocks(10),
                                 sync_with_late_masks(sizes),
-                                late_masks(),
+                                pipeline_late_masks(),
                                 graphs("full"),
                                 graphs("piecewise"),
                                 deferred_and_serialised()});
@@ -99,7 +99,7 @@ TEST(Pipeline, FourStages) {
   expect_stages_change_nothing(load,
                                sizes,
                                {plain(sizes),
-                                drafts(known, 2),
+                                pipeline_drafts(known, 2),
                                 chunks_and_few_blocks(16),
                                 sync_with_late_masks(sizes),
                                 deferred_and_serialised()});
@@ -109,10 +109,13 @@ TEST(Pipeline, TwoStagesOfTwoRanks) {
   const Workload load = tiny("llama_gqa_tied/model.gguf", 24);
   const KnownDrafts known = known_drafts(load);
   const Sizes sizes{2, 2};
-  expect_stages_change_nothing(
-      load,
-      sizes,
-      {plain(sizes), drafts(known, 2), chunks_and_few_blocks(10), late_masks(), graphs("full")});
+  expect_stages_change_nothing(load,
+                               sizes,
+                               {plain(sizes),
+                                pipeline_drafts(known, 2),
+                                chunks_and_few_blocks(10),
+                                pipeline_late_masks(),
+                                graphs("full")});
 }
 
 // A dense layer, then one of experts.

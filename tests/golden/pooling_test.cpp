@@ -28,7 +28,7 @@ namespace {
 using Ids = std::vector<TokenId>;
 using ::testing::HasSubstr;
 
-EngineConfig tiny_config(const std::string& model) {
+EngineConfig pooling_config(const std::string& model) {
   EngineConfig config = test::tiny_options(model).config;
   config.device = "cpu";
   return config;
@@ -49,7 +49,8 @@ PoolingRequest request_of(const Ids& ids) {
 }
 
 // Submits all requests at once. The updates that end them, in their order.
-std::vector<RequestUpdate> run(Engine& engine, const std::vector<PoolingRequest>& requests) {
+std::vector<RequestUpdate> run_pooling(Engine& engine,
+                                       const std::vector<PoolingRequest>& requests) {
   std::vector<std::promise<RequestUpdate>> ends(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     engine.submit(value_or_throw(engine.validate_pooling(requests[i])),
@@ -66,11 +67,11 @@ std::vector<RequestUpdate> run(Engine& engine, const std::vector<PoolingRequest>
   return out;
 }
 
-std::vector<float> vector_of(Engine& engine, const Ids& ids) {
-  return run(engine, {request_of(ids)}).front().pooled;
+std::vector<float> pooled_vector_of(Engine& engine, const Ids& ids) {
+  return run_pooling(engine, {request_of(ids)}).front().pooled;
 }
 
-void expect_near(const std::vector<float>& got, const std::vector<float>& wanted) {
+void expect_near_values(const std::vector<float>& got, const std::vector<float>& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_NEAR(got[i], wanted[i], 1e-4) << i;
@@ -78,17 +79,17 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& wanted
   EXPECT_GT(cosine(got, wanted), 0.99999);
 }
 
-struct Case {
+struct PoolingCase {
   const char* model;
   int32_t max_num_batched_tokens;
 };
 
-class PoolingModel : public testing::TestWithParam<Case> {};
+class PoolingModel : public ::testing::TestWithParam<PoolingCase> {};
 
 // With 8 tokens a step the longest prompt comes in six chunks.
 TEST_P(PoolingModel, EqualsTransformers) {
-  const Case& test_case = GetParam();
-  EngineConfig config = tiny_config(test_case.model);
+  const PoolingCase& test_case = GetParam();
+  EngineConfig config = pooling_config(test_case.model);
   config.max_num_batched_tokens = test_case.max_num_batched_tokens;
   const auto engine = start(config, /*serialised=*/true);
   std::vector<PoolingRequest> requests;
@@ -96,27 +97,27 @@ TEST_P(PoolingModel, EqualsTransformers) {
   for (const auto& prompt : prompts) {
     requests.push_back(request_of(prompt["ids"].get<Ids>()));
   }
-  const std::vector<RequestUpdate> updates = run(*engine, requests);
+  const std::vector<RequestUpdate> updates = run_pooling(*engine, requests);
   for (size_t i = 0; i < updates.size(); ++i) {
     SCOPED_TRACE(i);
     EXPECT_EQ(updates[i].finish_reason, FinishReason::kStop);
     EXPECT_TRUE(updates[i].token_ids.empty());
     EXPECT_EQ(updates[i].num_prompt_tokens, static_cast<int32_t>(prompts[i]["ids"].size()));
     EXPECT_EQ(updates[i].pooled_width, engine->model_facts().pooling.width);
-    expect_near(updates[i].pooled, prompts[i]["vector"].get<std::vector<float>>());
+    expect_near_values(updates[i].pooled, prompts[i]["vector"].get<std::vector<float>>());
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
                          PoolingModel,
-                         testing::Values(Case{"embed_qwen3", 64},
-                                         Case{"embed_qwen3", 8},
-                                         Case{"embed_mistral", 64},
-                                         Case{"embed_mistral", 8},
-                                         Case{"classify_llama", 64},
-                                         Case{"classify_llama", 8},
-                                         Case{"judge_qwen3", 64},
-                                         Case{"judge_qwen3", 8}),
+                         ::testing::Values(PoolingCase{"embed_qwen3", 64},
+                                           PoolingCase{"embed_qwen3", 8},
+                                           PoolingCase{"embed_mistral", 64},
+                                           PoolingCase{"embed_mistral", 8},
+                                           PoolingCase{"classify_llama", 64},
+                                           PoolingCase{"classify_llama", 8},
+                                           PoolingCase{"judge_qwen3", 64},
+                                           PoolingCase{"judge_qwen3", 8}),
                          [](const auto& test_case) {
                            return std::string(test_case.param.model) + "_" +
                                   std::to_string(test_case.param.max_num_batched_tokens);
@@ -141,10 +142,10 @@ TEST(Pooling, ABatchEqualsOneByOneBitForBit) {
   for (const char* model : {"embed_qwen3", "embed_mistral", "classify_llama"}) {
     SCOPED_TRACE(model);
     const std::vector<Ids> prompts = mixed_prompts(64, 60);
-    EngineConfig alone = tiny_config(model);
+    EngineConfig alone = pooling_config(model);
     alone.max_num_batched_tokens = 128;
     alone.enable_prefix_caching = false;
-    EngineConfig crowd = tiny_config(model);
+    EngineConfig crowd = pooling_config(model);
     crowd.max_num_batched_tokens = 24;
     crowd.kv_cache_memory_bytes = 1 << 17;
     crowd.threads = 2;
@@ -154,9 +155,9 @@ TEST(Pooling, ABatchEqualsOneByOneBitForBit) {
     for (const Ids& ids : prompts) {
       requests.push_back(request_of(ids));
     }
-    const std::vector<RequestUpdate> together = run(*batch, requests);
+    const std::vector<RequestUpdate> together = run_pooling(*batch, requests);
     for (size_t i = 0; i < prompts.size(); ++i) {
-      EXPECT_EQ(together[i].pooled, vector_of(*single, prompts[i])) << i;
+      EXPECT_EQ(together[i].pooled, pooled_vector_of(*single, prompts[i])) << i;
     }
     const EngineStats stats = batch->stats();
     EXPECT_GT(stats.partial_prefill_steps, 0);
@@ -171,21 +172,21 @@ TEST(Pooling, ABatchEqualsOneByOneBitForBit) {
 }
 
 TEST(Pooling, AVectorForEachToken) {
-  EngineConfig config = tiny_config("embed_qwen3");
+  EngineConfig config = pooling_config("embed_qwen3");
   config.max_num_batched_tokens = 16;
   const auto engine = start(config);
   const nlohmann::json prompt = test::tiny_prompts("embed_qwen3")[2];
   PoolingRequest request = request_of(prompt["ids"].get<Ids>());
   request.of_tokens = true;
   request.normalize = false;
-  const RequestUpdate update = run(*engine, {request}).front();
+  const RequestUpdate update = run_pooling(*engine, {request}).front();
   std::vector<float> wanted;
   for (const auto& row : prompt["hidden"]) {
     for (const auto& value : row) {
       wanted.push_back(value.get<float>());
     }
   }
-  expect_near(update.pooled, wanted);
+  expect_near_values(update.pooled, wanted);
 }
 
 // Another pooling than the files', in a copy of them.
@@ -197,7 +198,7 @@ TEST(Pooling, FirstTokenMeanAndUnknownKinds) {
   const auto set_mode = [&](const std::string& mode) {
     std::ofstream(model / "1_Pooling" / "config.json") << R"({"pooling_mode": ")" << mode << "\"}";
   };
-  EngineConfig config = tiny_config("embed_qwen3");
+  EngineConfig config = pooling_config("embed_qwen3");
   config.model = model.string();
   const nlohmann::json prompt = test::tiny_prompts("embed_qwen3")[1];
   const auto hidden = prompt["hidden"].get<std::vector<std::vector<float>>>();
@@ -214,7 +215,7 @@ TEST(Pooling, FirstTokenMeanAndUnknownKinds) {
     set_mode(mode);
     std::vector<float> wanted;
     append_vector(raw, normalized, wanted);
-    expect_near(vector_of(*start(config), prompt["ids"].get<Ids>()), wanted);
+    expect_near_values(pooled_vector_of(*start(config), prompt["ids"].get<Ids>()), wanted);
   }
   for (const char* mode : {"max", "weightedmean"}) {
     set_mode(mode);
@@ -235,15 +236,15 @@ TEST(Pooling, ALogitScoreNamesItsTokens) {
             R"([{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
                 {"path": "1_LogitScore",
                  "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}])");
-  EngineConfig config = tiny_config("judge_qwen3");
+  EngineConfig config = pooling_config("judge_qwen3");
   config.model = model.string();
   const nlohmann::json prompt = test::tiny_prompts("judge_qwen3")[1];
   const auto ids = prompt["ids"].get<Ids>();
   const float yes = prompt["vector"][0].get<float>();
   dir.write("model/1_LogitScore/config.json", R"({"true_token_id": 3, "false_token_id": 4})");
-  EXPECT_NEAR(vector_of(*start(config), ids).at(0), yes, 1e-4);
+  EXPECT_NEAR(pooled_vector_of(*start(config), ids).at(0), yes, 1e-4);
   dir.write("model/1_LogitScore/config.json", R"({"true_token_id": 4, "false_token_id": 3})");
-  EXPECT_NEAR(vector_of(*start(config), ids).at(0), 1 - yes, 1e-4);
+  EXPECT_NEAR(pooled_vector_of(*start(config), ids).at(0), 1 - yes, 1e-4);
   dir.write("model/1_LogitScore/config.json", R"({"true_token_id": 500, "false_token_id": null})");
   const auto plan = plan_model(config, this_machine());
   ASSERT_FALSE(plan.has_value());
@@ -251,17 +252,17 @@ TEST(Pooling, ALogitScoreNamesItsTokens) {
 }
 
 TEST(Pooling, DimensionsAreCutBeforeTheNorm) {
-  const auto engine = start(tiny_config("embed_qwen3"));
+  const auto engine = start(pooling_config("embed_qwen3"));
   const Ids ids{7, 8, 9};
   PoolingRequest request = request_of(ids);
   request.normalize = false;
-  std::vector<float> raw = run(*engine, {request}).front().pooled;
+  std::vector<float> raw = run_pooling(*engine, {request}).front().pooled;
   request.normalize = true;
   request.dimensions = 12;
   raw.resize(12);
   std::vector<float> wanted;
   append_vector(raw, {.normalize = true}, wanted);
-  EXPECT_EQ(run(*engine, {request}).front().pooled, wanted);
+  EXPECT_EQ(run_pooling(*engine, {request}).front().pooled, wanted);
   EXPECT_NEAR(cosine(wanted, wanted), 1.0, 1e-6);
   for (const int64_t size : {int64_t{0}, int64_t{33}, int64_t{-1}}) {
     request.dimensions = size;
@@ -274,12 +275,12 @@ TEST(Pooling, DimensionsAreCutBeforeTheNorm) {
 // A prompt may have all of max_model_len, in one chunk or several; here it is sentence-transformers' limit.
 TEST(Pooling, APromptOfTheWholeLength) {
   for (const int32_t budget : {128, 48}) {
-    EngineConfig config = tiny_config("embed_mistral");
+    EngineConfig config = pooling_config("embed_mistral");
     config.max_num_batched_tokens = budget;
     const auto engine = start(config);
     ASSERT_EQ(engine->model_facts().max_model_len, 128);
     const Ids ids(128, 11);
-    EXPECT_EQ(vector_of(*engine, ids).size(), 24U);
+    EXPECT_EQ(pooled_vector_of(*engine, ids).size(), 24U);
     const auto refused = engine->validate_pooling(request_of(Ids(129, 11)));
     ASSERT_FALSE(refused.has_value());
     EXPECT_THAT(refused.error().message, HasSubstr("129 tokens are too many"));
@@ -287,7 +288,7 @@ TEST(Pooling, APromptOfTheWholeLength) {
 }
 
 TEST(Pooling, EachRunnerRefusesTheOthersRequests) {
-  const auto pooling = start(tiny_config("embed_qwen3"));
+  const auto pooling = start(pooling_config("embed_qwen3"));
   GenerationRequest text;
   text.prompt = Ids{7};
   const auto refused = pooling->validate(text);
@@ -298,7 +299,7 @@ TEST(Pooling, EachRunnerRefusesTheOthersRequests) {
   classes.task = PoolingTask::kClassify;
   EXPECT_EQ(pooling->validate_pooling(classes).error().code, ErrorCode::kUnsupported);
 
-  EngineConfig config = tiny_config("judge_qwen3");
+  EngineConfig config = pooling_config("judge_qwen3");
   config.runner = "generate";
   const auto generating = start(config);
   EXPECT_TRUE(generating->validate(text).has_value());
@@ -306,7 +307,7 @@ TEST(Pooling, EachRunnerRefusesTheOthersRequests) {
   ASSERT_FALSE(no_vector.has_value());
   EXPECT_THAT(no_vector.error().message, HasSubstr("--runner pooling"));
 
-  config = tiny_config("embed_qwen3");
+  config = pooling_config("embed_qwen3");
   config.runner = "generate";
   const auto headless = plan_model(config, this_machine());
   ASSERT_FALSE(headless.has_value());
@@ -315,11 +316,11 @@ TEST(Pooling, EachRunnerRefusesTheOthersRequests) {
 
 // A model that generates pools its last token when it is told to.
 TEST(Pooling, AGeneratorBecomesAnEmbedder) {
-  EngineConfig config = tiny_config("qwen3");
+  EngineConfig config = pooling_config("qwen3");
   config.runner = "pooling";
   const auto engine = start(config);
   EXPECT_EQ(engine->model_facts().pooling.method, PoolingMethod::kLast);
-  const std::vector<float> vector = vector_of(*engine, {7, 8});
+  const std::vector<float> vector = pooled_vector_of(*engine, {7, 8});
   ASSERT_EQ(vector.size(), 32U);
   double squares = 0;
   for (const float value : vector) {

@@ -47,11 +47,11 @@ std::vector<TokenId> prompt_of(int32_t len) {
   return prompt;
 }
 
-std::map<uint64_t, test::RigResult> run(const std::string& model,
-                                        const std::string& dtype,
-                                        int32_t ranks = 1,
-                                        const std::string& quantization = "none",
-                                        const std::string& fp8_activations = "auto") {
+std::map<uint64_t, test::RigResult> run_quantised(const std::string& model,
+                                                  const std::string& dtype,
+                                                  int32_t ranks = 1,
+                                                  const std::string& quantization = "none",
+                                                  const std::string& fp8_activations = "auto") {
   RigOptions options;
   options.config.model = model;
   options.config.dtype = dtype;
@@ -101,7 +101,9 @@ TEST_P(Quantised, EqualsItsDequantisedTwin) {
     SCOPED_TRACE(head ? "with its head" : "without its head");
     const QuantisedModel model{small_model(GetParam()), GetParam(), 32, head};
     const auto [of_quantised, of_twin] = model.write(quantised, twin);
-    expect_equal(run(of_quantised, "float32", 1, "none", "off"), run(of_twin, "float32"), 2e-4F);
+    expect_equal(run_quantised(of_quantised, "float32", 1, "none", "off"),
+                 run_quantised(of_twin, "float32"),
+                 2e-4F);
   }
 }
 
@@ -218,7 +220,7 @@ TEST(QuantisedInputs, AreRoundedAsTheSchemeSays) {
       round_inputs(x, blocks ? 128 : x.size(), fixed);
     };
     const test::DecoderOracle reference(oracle);
-    for (const auto& [id, got] : run(model, "float32")) {
+    for (const auto& [id, got] : run_quantised(model, "float32")) {
       std::vector<int32_t> ids = prompt_of(static_cast<int32_t>(id));
       const size_t first = ids.size() - 1;
       ids.insert(ids.end(), got.tokens.begin(), got.tokens.end() - 1);
@@ -239,7 +241,8 @@ TEST(QuantisedInputs, AreRoundedAsTheSchemeSays) {
       EXPECT_LE(worst, 0.25) << id;
       num_equal += worst < 1e-4 ? 1 : 0;
     }
-    EXPECT_NE(run(model, "float32").at(9).top, run(model, "float32", 1, "none", "off").at(9).top);
+    EXPECT_NE(run_quantised(model, "float32").at(9).top,
+              run_quantised(model, "float32", 1, "none", "off").at(9).top);
   }
   EXPECT_GE(num_equal, 5);
 }
@@ -253,9 +256,9 @@ TEST(QuantisedInputs, Int8TokensAreNearTheTwin) {
   base.intermediate_size = 384;
   const QuantisedModel model{base, "int8_token"};
   const auto [of_quantised, of_twin] = model.write(quantised, twin);
-  const auto exact = run(of_twin, "float32");
-  const auto rounded = run(of_quantised, "auto");
-  expect_equal(run(of_quantised, "float32"), exact, 2e-4F);
+  const auto exact = run_quantised(of_twin, "float32");
+  const auto rounded = run_quantised(of_quantised, "auto");
+  expect_equal(run_quantised(of_quantised, "float32"), exact, 2e-4F);
   for (const auto& [id, want] : exact) {
     EXPECT_NE(rounded.at(id).top.front(), want.top.front());
     for (size_t i = 0; i < want.top.front().size(); ++i) {
@@ -270,8 +273,8 @@ TEST(QuantisedAtLoad, EqualsACheckpointInFp8) {
   const TempDir quantised;
   const TempDir twin;
   const QuantisedModel model{small_model(""), "fp8_row"};  // outputs that are multiples of 16
-  expect_equal(run(model.base.write(plain), "float32", 1, "fp8"),
-               run(model.write(quantised, twin).first, "float32"),
+  expect_equal(run_quantised(model.base.write(plain), "float32", 1, "fp8"),
+               run_quantised(model.write(quantised, twin).first, "float32"),
                0.0F);
 }
 
@@ -283,9 +286,10 @@ TEST(QuantisedAtLoad, EqualsACheckpointInInt8) {
   const QuantisedModel model{small_model(""), "pack_most8", 32, true};
   const std::string whole = model.base.write(plain);
   const std::string packed = model.write(quantised, twin).first;
-  expect_equal(run(whole, "float32", 1, "int8"), run(packed, "float32"), 0.0F);
-  expect_equal(run(whole, "auto", 1, "int8"), run(packed, "auto"), 0.0F);
-  EXPECT_NE(run(whole, "float32", 1, "int8").at(9).top, run(whole, "float32").at(9).top);
+  expect_equal(run_quantised(whole, "float32", 1, "int8"), run_quantised(packed, "float32"), 0.0F);
+  expect_equal(run_quantised(whole, "auto", 1, "int8"), run_quantised(packed, "auto"), 0.0F);
+  EXPECT_NE(run_quantised(whole, "float32", 1, "int8").at(9).top,
+            run_quantised(whole, "float32").at(9).top);
 }
 
 TEST(QuantisedOverRanks, DividesInt8AtLoad) {
@@ -293,7 +297,9 @@ TEST(QuantisedOverRanks, DividesInt8AtLoad) {
   RandomModel base = small_model("");
   base.intermediate_size = 512;
   const std::string model = base.write(plain);
-  expect_equal(run(model, "float32", 2, "int8"), run(model, "float32", 1, "int8"), 2e-4F);
+  expect_equal(run_quantised(model, "float32", 2, "int8"),
+               run_quantised(model, "float32", 1, "int8"),
+               2e-4F);
 }
 
 TEST(QuantisedOverRanks, DividesWhereGroupsDo) {
@@ -305,10 +311,11 @@ TEST(QuantisedOverRanks, DividesWhereGroupsDo) {
     base.intermediate_size = 512;
     const std::string model = QuantisedModel{base, scheme, 32}.write(quantised, twin).first;
     // Of a row that is divided, each rank rounds its part with a scale of its own.
-    expect_equal(
-        run(model, "float32", 2, "none", "off"), run(model, "float32", 1, "none", "off"), 2e-4F);
+    expect_equal(run_quantised(model, "float32", 2, "none", "off"),
+                 run_quantised(model, "float32", 1, "none", "off"),
+                 2e-4F);
     if (std::string(scheme) == "fp8_block") {
-      expect_equal(run(model, "float32", 2), run(model, "float32"), 2e-4F);
+      expect_equal(run_quantised(model, "float32", 2), run_quantised(model, "float32"), 2e-4F);
     }
   }
 }
@@ -320,7 +327,7 @@ TEST(QuantisedOverRanks, RefusesToCutThroughBlocks) {
   base.intermediate_size = 320;
   const std::string model = QuantisedModel{base, "fp8_block"}.write(quantised, twin).first;
   try {
-    run(model, "float32", 2);
+    run_quantised(model, "float32", 2);
     FAIL() << "not refused";
   } catch (const StartupError& error) {
     EXPECT_THAT(error.what(),

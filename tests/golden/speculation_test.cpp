@@ -53,20 +53,22 @@ void set_lists(Request& request, const TokenLists& lists) {
   request.params.flags |= SamplingParams::kHasTokenLists;
 }
 
-struct Outcome {
+struct SpeculationOutcome {
   RigResult result;
   SchedulerStats stats;
   int64_t num_steps = 0;
 };
 
-Outcome run(const Request& request, RigOptions options, const Grammar* grammar = nullptr) {
+SpeculationOutcome run(const Request& request,
+                       RigOptions options,
+                       const Grammar* grammar = nullptr) {
   ModelRig rig(options);
   if (grammar != nullptr) {
     rig.add(request, *grammar);
   } else {
     rig.add(request);
   }
-  Outcome out;
+  SpeculationOutcome out;
   out.result = rig.run().at(request.id);
   rig.scheduler().check_invariants();
   out.stats = rig.scheduler().stats();
@@ -76,14 +78,14 @@ Outcome run(const Request& request, RigOptions options, const Grammar* grammar =
 
 // The request with drafts of n-grams, after a comparison of it and of one with suffix decoding with the same request
 // without. Some drafts must have been accepted.
-Outcome expect_same(
+SpeculationOutcome expect_same(
     const Request& request,
     const Grammar* grammar = nullptr,
     const std::function<void(RigOptions&)>& set = [](RigOptions&) {}) {
   RigOptions plain_options = options_with(0);
   set(plain_options);
-  const Outcome plain = run(request, plain_options, grammar);
-  Outcome last;
+  const SpeculationOutcome plain = run(request, plain_options, grammar);
+  SpeculationOutcome last;
   using Settings = std::pair<int32_t, Proposer>;
   for (const auto& [num_drafts, proposer] : {Settings{1, test::suffix_config},
                                              Settings{3, test::suffix_config},
@@ -119,7 +121,7 @@ TokenLists towards(TokenId token) {
 TEST(Speculation, AnAnswerThatRepeatsItselfTakesFewSteps) {
   Request request = repeating_request(64);
   set_lists(request, towards(9));
-  const Outcome with = expect_same(request);
+  const SpeculationOutcome with = expect_same(request);
   EXPECT_LT(with.num_steps, 64 / 4) << "7 drafts";
   EXPECT_EQ(with.stats.num_accepted_at[0], with.stats.num_drafts - 1) << "all but the first run";
 }
@@ -128,7 +130,7 @@ TEST(Speculation, AnAnswerThatRepeatsItselfTakesFewSteps) {
 TEST(Speculation, LogprobsOfAcceptedDraftsAreThoseOfTheModel) {
   Request request = repeating_request();
   set_lists(request, towards(9));
-  const Outcome with = expect_same(request);
+  const SpeculationOutcome with = expect_same(request);
   ASSERT_EQ(with.result.logprobs.size(), with.result.tokens.size());
   const auto is_zero = [](const TokenLogprobs& entry) { return entry.logprob == 0.0F; };
   EXPECT_TRUE(std::ranges::none_of(with.result.logprobs, is_zero));
@@ -143,7 +145,7 @@ TEST(Speculation, PenaltiesCountEveryTokenOnce) {
   set_lists(request, lists);
   request.params.frequency_penalty = 0.5F;
   request.params.repetition_penalty = 1.05F;
-  const Outcome with = expect_same(request);
+  const SpeculationOutcome with = expect_same(request);
   EXPECT_GT(std::ranges::count(with.result.tokens, 9), 3);
   EXPECT_GT(std::ranges::count(with.result.tokens, 11), 3) << "the penalties change the answer";
 }
@@ -155,7 +157,7 @@ TEST(Speculation, ABadWordEndsAtItsOwnPosition) {
   lists.biases.emplace_back(11, 30.0F);
   lists.bad_words.push_back({9, 9, 9});
   set_lists(request, lists);
-  const Outcome with = expect_same(request);
+  const SpeculationOutcome with = expect_same(request);
   const std::vector<TokenId>& tokens = with.result.tokens;
   for (size_t i = 0; i + 2 < tokens.size(); ++i) {
     EXPECT_FALSE(tokens[i] == 9 && tokens[i + 1] == 9 && tokens[i + 2] == 9) << i;
@@ -170,7 +172,7 @@ TEST(Speculation, MinTokensEndInsideARun) {
   set_lists(request, lists);
   request.params.min_tokens = 21;
   request.eos_token_ids = {2};
-  const Outcome with = expect_same(request);
+  const SpeculationOutcome with = expect_same(request);
   EXPECT_EQ(with.result.tokens.size(), 22U);
   EXPECT_EQ(with.result.reason, FinishReason::kStop);
 }
@@ -179,7 +181,7 @@ TEST(Speculation, MaxTokensEndInsideARun) {
   for (int32_t max_tokens = 17; max_tokens < 25; ++max_tokens) {
     Request request = repeating_request(max_tokens);
     set_lists(request, towards(9));
-    const Outcome with = expect_same(request);
+    const SpeculationOutcome with = expect_same(request);
     EXPECT_EQ(std::ssize(with.result.tokens), max_tokens);
     EXPECT_EQ(with.result.reason, FinishReason::kLength);
   }
@@ -189,7 +191,7 @@ TEST(Speculation, MaxTokensEndInsideARun) {
 TEST(Speculation, TheLongestContextEndsInsideARun) {
   Request request = repeating_request(1000);
   set_lists(request, towards(9));
-  const Outcome with =
+  const SpeculationOutcome with =
       expect_same(request, nullptr, [](RigOptions& options) { options.config.max_model_len = 75; });
   EXPECT_EQ(with.result.tokens.size(), 35U);
   EXPECT_EQ(with.result.reason, FinishReason::kLength);
@@ -203,7 +205,7 @@ TEST(Speculation, AcceptanceDoesNotDieAtAPage) {
   const auto few = [](RigOptions& options) {
     options.runner.token_pages = {.page_size = 16, .num_pages = 400};
   };
-  const Outcome with = expect_same(request, nullptr, few);
+  const SpeculationOutcome with = expect_same(request, nullptr, few);
   EXPECT_LT(with.num_steps, 150 / 5);
 }
 
@@ -216,7 +218,7 @@ Grammar regex(const std::string& text) {
 TEST(Speculation, AGrammarEndsInsideARun) {
   const Grammar grammar = regex("(abcde){7}");
   const Request request = repeating_request(80);
-  const Outcome with = expect_same(request, &grammar);
+  const SpeculationOutcome with = expect_same(request, &grammar);
   EXPECT_EQ(with.result.reason, FinishReason::kStop);
   std::string text;
   for (const TokenId token : with.result.tokens) {
@@ -228,7 +230,7 @@ TEST(Speculation, AGrammarEndsInsideARun) {
 // Drafts that the grammar rejects are no error of the request. vllm#29821, vllm#44006.
 TEST(Speculation, AGrammarThatRejectsDrafts) {
   const Grammar grammar = regex("(ab){6}(ac){6}(ba){6}[x-z]");
-  const Outcome with = expect_same(repeating_request(80), &grammar);
+  const SpeculationOutcome with = expect_same(repeating_request(80), &grammar);
   EXPECT_EQ(with.result.reason, FinishReason::kStop);
   EXPECT_LT(with.stats.num_accepted_tokens, with.stats.num_drafted_tokens);
 }
@@ -277,7 +279,7 @@ TEST(Speculation, ADraftThatWasNotFoundIsNoToken) {
   RigOptions options = options_with(4);
   options.config.speculative_config =
       R"({"method":"ngram","prompt_lookup_min":4,"num_speculative_tokens":4,"adaptive":false})";
-  const Outcome with = run(request, options);
+  const SpeculationOutcome with = run(request, options);
   EXPECT_EQ(with.result.tokens, run(request, options_with(0)).result.tokens);
   EXPECT_EQ(with.stats.num_accepted_tokens, 0);
   EXPECT_GT(with.stats.num_drafted_tokens, 0);
@@ -388,7 +390,7 @@ TEST(Speculation, ARequestMayRefuseDrafts) {
   Request request = repeating_request();
   set_lists(request, towards(9));
   request.may_draft = false;
-  const Outcome without = run(request, options_with(4));
+  const SpeculationOutcome without = run(request, options_with(4));
   EXPECT_EQ(without.stats.num_drafts, 0);
   EXPECT_EQ(without.result.tokens, run(request, options_with(0)).result.tokens);
 }
@@ -399,14 +401,14 @@ TEST(Speculation, TheAdaptiveRuleFollowsTheAnswer) {
   RigOptions options = options_with(4);
   options.config.speculative_config = test::ngram_config(4, /*adaptive=*/true);
   set_lists(request, towards(9));
-  const Outcome repeats = run(request, options);
+  const SpeculationOutcome repeats = run(request, options);
   EXPECT_LT(repeats.num_steps, 50);
   EXPECT_GT(repeats.stats.num_undrafted, 0) << "the first steps";
   request.token_lists.clear();
   request.params.flags = 0;
   request.params.temperature = 5.0F;
   request.params.seed = 3;
-  const Outcome random = run(request, options);
+  const SpeculationOutcome random = run(request, options);
   EXPECT_LT(random.stats.num_drafts, 20);
   EXPECT_GT(random.stats.num_undrafted, 70);
   EXPECT_EQ(random.result.tokens, run(request, options_with(0)).result.tokens);

@@ -22,10 +22,10 @@ namespace {
 using test::CommCounts;
 using test::ForwardRig;
 
-constexpr int32_t kHidden = 48;
+constexpr int32_t kSplitHidden = 48;
 constexpr int32_t kToks = 20;
 
-DecoderSpec decoder_spec() {
+DecoderSpec split_spec() {
   LayerSpec plain;
   plain.attention = plain_attention(4, 2, 16);
   plain.attention.sinks = true;
@@ -40,7 +40,7 @@ DecoderSpec decoder_spec() {
   normed.residual_scale = 0.5F;
   DecoderSpec spec;
   spec.num_layers = 3;
-  spec.hidden_size = kHidden;
+  spec.hidden_size = kSplitHidden;
   spec.max_position = 128;
   spec.embed_scale = 1.5F;
   spec.qkv_bias = spec.o_bias = spec.mlp_bias = true;
@@ -73,9 +73,9 @@ test::Bytes random_tensors(const DecoderSpec& spec) {
     writer.add_f32(name, shape, values);
   };
   const DecoderWeightNames& names = spec.names;
-  add(names.embed, {spec.vocab_size, kHidden}, 0.0F);
-  add(names.head, {spec.vocab_size, kHidden}, 0.0F);
-  add(names.final_norm, {kHidden}, 1.0F);
+  add(names.embed, {spec.vocab_size, kSplitHidden}, 0.0F);
+  add(names.head, {spec.vocab_size, kSplitHidden}, 0.0F);
+  add(names.final_norm, {kSplitHidden}, 1.0F);
   for (int32_t i = 0; i < spec.num_layers; ++i) {
     const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
     const AttentionSpec& attention = layer.attention;
@@ -88,31 +88,31 @@ test::Bytes random_tensors(const DecoderSpec& spec) {
     const auto norm = [&](const std::string& pattern, int64_t width) {
       add(layer_name(pattern, i), {width}, 1.0F);
     };
-    matrix(names.q, attention.q_size(), kHidden);
-    matrix(names.k, attention.k_size(), kHidden);
-    matrix(names.v, attention.v_size(), kHidden);
-    matrix(names.o, kHidden, attention.out_size());
-    matrix(names.gate, inner, kHidden);
-    matrix(names.up, inner, kHidden);
-    matrix(names.down, kHidden, inner);
+    matrix(names.q, attention.q_size(), kSplitHidden);
+    matrix(names.k, attention.k_size(), kSplitHidden);
+    matrix(names.v, attention.v_size(), kSplitHidden);
+    matrix(names.o, kSplitHidden, attention.out_size());
+    matrix(names.gate, inner, kSplitHidden);
+    matrix(names.up, inner, kSplitHidden);
+    matrix(names.down, kSplitHidden, inner);
     add(layer_name(names.sinks, i), {attention.num_heads}, 0.0F);
-    norm(names.input_norm, kHidden);
-    norm(names.ffn_norm, kHidden);
+    norm(names.input_norm, kSplitHidden);
+    norm(names.ffn_norm, kSplitHidden);
     if (attention.qk_norm) {
       norm(names.q_norm, attention.head_dim);
       norm(names.k_norm, attention.head_dim);
     }
     if (layer.post_norms) {
-      norm(names.attention_post_norm, kHidden);
-      norm(names.ffn_post_norm, kHidden);
+      norm(names.attention_post_norm, kSplitHidden);
+      norm(names.ffn_post_norm, kSplitHidden);
     }
   }
   return writer.bytes();
 }
 
-class SplitDecoder : public testing::Test {
+class SplitDecoder : public ::testing::Test {
  protected:
-  SplitDecoder() : embeddings_(static_cast<size_t>(kToks * kHidden)) {
+  SplitDecoder() : embeddings_(static_cast<size_t>(kToks * kSplitHidden)) {
     use_vocab(50);  // of four ranks 16, 16, 16 and 2
     for (size_t i = 0; i < embeddings_.size(); ++i) {
       embeddings_[i] = std::sin(static_cast<float>(i));
@@ -144,9 +144,9 @@ class SplitDecoder : public testing::Test {
     options.tensor = ranks;
     ForwardRig rig(spec_, *checkpoint_, {options});
     const ModelOutput out =
-        rig.forward(ids_, make_view<const float>(embeddings_.data(), kToks, kHidden));
+        rig.forward(ids_, make_view<const float>(embeddings_.data(), kToks, kSplitHidden));
     return {rig.logits(out),
-            {out.residual.data, out.residual.data + kToks * kHidden},
+            {out.residual.data, out.residual.data + kToks * kSplitHidden},
             vocab_part(spec_.vocab_size, ranks.place)};
   }
 
@@ -173,7 +173,7 @@ class SplitDecoder : public testing::Test {
   }
 
   test::TempDir dir_;
-  DecoderSpec spec_ = decoder_spec();
+  DecoderSpec spec_ = split_spec();
   std::unique_ptr<Checkpoint> checkpoint_;
   std::vector<int32_t> ids_;
   std::vector<float> embeddings_;

@@ -41,7 +41,7 @@ using test::Workload;
 
 constexpr float kRounding = 1e-4F;
 
-void expect_near(const RigResult::Top& expected, const RigResult::Top& top) {
+void expect_near_logits(const RigResult::Top& expected, const RigResult::Top& top) {
   ASSERT_EQ(expected.size(), top.size());
   for (size_t i = 0; i < top.size(); ++i) {
     EXPECT_EQ(expected[i].first, top[i].first);
@@ -68,7 +68,7 @@ void expect_close(const Outcome& expected, const Outcome& other) {
       // Below the first 64 logprobs lie so close that rounding may move a token past a neighbour.
       const int32_t rank = result.prompt_logprobs[i].rank;
       EXPECT_NEAR(rank, mine.prompt_logprobs[i].rank, rank < 64 ? 0 : 1);
-      expect_near(result.prompt_top[i], mine.prompt_top[i]);
+      expect_near_logits(result.prompt_top[i], mine.prompt_top[i]);
       ++num_prompt_logprobs;
     }
     const auto& answer = expected.answers.at(id);
@@ -77,7 +77,7 @@ void expect_close(const Outcome& expected, const Outcome& other) {
     EXPECT_EQ(answer.ranks, other_answer.ranks);
     for (size_t i = 0; i < answer.logprobs.size(); ++i) {
       EXPECT_NEAR(answer.logprobs[i], other_answer.logprobs[i], kRounding);
-      expect_near(answer.top[i], other_answer.top[i]);
+      expect_near_logits(answer.top[i], other_answer.top[i]);
     }
   }
   EXPECT_GT(num_prompt_logprobs, 0);
@@ -89,7 +89,7 @@ void set_graphs(RigOptions& options, const char* mode) {
 }
 
 // Drafts that are right and wrong in turn.
-Axis drafts(const KnownDrafts& known, int32_t num_drafts) {
+Axis known_drafts_axis(const KnownDrafts& known, int32_t num_drafts) {
   return {"drafts",
           [&known, num_drafts](RigOptions& o) {
             o.runner.max_drafts = num_drafts;
@@ -120,10 +120,12 @@ void expect_division_changes_nothing(const Workload& load,
 TEST(TensorParallel, TwoRanks) {
   const Workload load = tiny("llama_gqa_tied/model.gguf", 24);
   const KnownDrafts known = known_drafts(load);
-  expect_division_changes_nothing(
-      load,
-      2,
-      {drafts(known, 3), chunks_and_few_blocks(10), sync_with_late_masks({}), graphs("piecewise")});
+  expect_division_changes_nothing(load,
+                                  2,
+                                  {known_drafts_axis(known, 3),
+                                   chunks_and_few_blocks(10),
+                                   sync_with_late_masks({}),
+                                   graphs("piecewise")});
 }
 
 // Twice as many ranks as key-value heads, and biases.
@@ -132,7 +134,7 @@ TEST(TensorParallel, FourRanks) {
   const KnownDrafts known = known_drafts(load);
   expect_division_changes_nothing(load,
                                   4,
-                                  {drafts(known, 2),
+                                  {known_drafts_axis(known, 2),
                                    chunks_and_few_blocks(10),
                                    graphs("full"),
                                    graphs("piecewise"),
@@ -158,7 +160,7 @@ TEST(TensorParallel, ExpertsOverTwoRanks) {
   const Workload load = tiny("qwen3_moe", 24);
   const KnownDrafts known = known_drafts(load);
   expect_division_changes_nothing(
-      load, 2, {drafts(known, 3), chunks_and_few_blocks(10), graphs("full")});
+      load, 2, {known_drafts_axis(known, 3), chunks_and_few_blocks(10), graphs("full")});
 }
 
 TEST(TensorParallel, ExpertsOfGgufOverFourRanks) {

@@ -18,7 +18,7 @@ namespace {
 
 using namespace linear_test;
 
-constexpr float kUnwritten = -777.0F;
+constexpr float kUnwrittenOutput = -777.0F;
 
 // Which experts each row has, and the lists that follow.
 struct Choices {
@@ -66,7 +66,7 @@ Choices random_choices(std::mt19937& rng, int64_t rows, int32_t num_experts, int
   return {num_experts, num_chosen, expert};
 }
 
-struct Call {
+struct ExpertCall {
   const TestWeight& weight;
   int32_t n;
   ActFormat act = ActFormat::kF32;
@@ -87,7 +87,7 @@ struct Call {
     std::vector<float> padded = x;
     padded.resize(static_cast<size_t>(x_rows * k), std::nanf(""));
     const int64_t width = epilogue == LinearEpilogue::kSwiGlu ? n / 2 : n;
-    std::vector<float> y(static_cast<size_t>(places * width), kUnwritten);
+    std::vector<float> y(static_cast<size_t>(places * width), kUnwrittenOutput);
     std::vector<float> product(static_cast<size_t>(places * n));
     AlignedBytes scratch(cpu::linear_scratch_bytes(places, k));
     const auto real = static_cast<int32_t>(choices.num_rows());
@@ -112,7 +112,7 @@ struct Call {
 
 // The same with the operation of a dense layer, for each place alone.
 std::vector<float> dense(InlineDevice& d,
-                         const Call& call,
+                         const ExpertCall& call,
                          const Choices& choices,
                          const std::vector<float>& x) {
   const auto k = static_cast<size_t>(call.weight.w.k);
@@ -165,8 +165,8 @@ TEST_P(ExpertLinear, MatchesDoubleReference) {
     const TestWeight w = weight(kExperts, n, k);
     for (const int64_t rows : {1, 3, 40}) {
       Choices choices = random_choices(rng_, rows, kExperts, 2);
-      const auto x = random_floats(rng_, rows * k, -1.0F, 1.0F);
-      const auto y = Call{w, n}(one_, choices, x);
+      const auto x = uniform_floats(rng_, rows * k, -1.0F, 1.0F);
+      const auto y = ExpertCall{w, n}(one_, choices, x);
       for (size_t place = 0; place < choices.slots.size(); ++place) {
         const int32_t slot = choices.slots[place];
         const float* row = x.data() + slot / 2 * k;
@@ -199,15 +199,15 @@ TEST_P(ExpertLinear, EachRowIsTheDenseProductOfItsExpert) {
     for (const bool by_row : {true, false}) {
       for (const int64_t rows : {1, 2, 9, 70}) {
         Choices choices = random_choices(rng_, rows, kExperts, 3);
-        const auto x = random_floats(rng_, rows * (by_row ? 1 : 3) * k, -1.0F, 1.0F);
-        Call call{w, kOutputs, act};
+        const auto x = uniform_floats(rng_, rows * (by_row ? 1 : 3) * k, -1.0F, 1.0F);
+        ExpertCall call{w, kOutputs, act};
         call.by_row = by_row;
         const auto expected = dense(one_, call, choices, x);
         ASSERT_EQ(call(one_, choices, x), expected) << rows << " rows";
         ASSERT_EQ(call(three, choices, x), expected) << rows << " rows, three threads";
         call.padding = 2;
         auto padded = expected;
-        padded.resize(padded.size() + size_t{2} * 3 * kOutputs, kUnwritten);
+        padded.resize(padded.size() + size_t{2} * 3 * kOutputs, kUnwrittenOutput);
         ASSERT_EQ(call(three, choices, x), padded) << rows << " rows and two of padding";
       }
     }
@@ -221,15 +221,15 @@ TEST_P(ExpertLinear, ExpertsWithoutRowsAndOneWithAll) {
   const TestWeight w = weight(kExperts, kOutputs, k);
   for (int32_t expert = 0; expert < kExperts; ++expert) {
     Choices choices(kExperts, 1, std::vector<int32_t>(33, expert));
-    const auto x = random_floats(rng_, int64_t{33} * k, -1.0F, 1.0F);
-    const Call call{w, kOutputs, ActFormat::kRounded};
+    const auto x = uniform_floats(rng_, int64_t{33} * k, -1.0F, 1.0F);
+    const ExpertCall call{w, kOutputs, ActFormat::kRounded};
     EXPECT_EQ(call(one_, choices, x), dense(one_, call, choices, x));
   }
   Choices none(kExperts, 2, {});
-  EXPECT_TRUE((Call{w, kOutputs}(one_, none, {}).empty()));
-  Call padding{w, kOutputs, ActFormat::kRounded, LinearEpilogue::kSwiGlu};
+  EXPECT_TRUE((ExpertCall{w, kOutputs}(one_, none, {}).empty()));
+  ExpertCall padding{w, kOutputs, ActFormat::kRounded, LinearEpilogue::kSwiGlu};
   padding.padding = 3;
-  EXPECT_EQ(padding(one_, none, {}), std::vector<float>(3 * 2 * kOutputs / 2, kUnwritten));
+  EXPECT_EQ(padding(one_, none, {}), std::vector<float>(3 * 2 * kOutputs / 2, kUnwrittenOutput));
 }
 
 TEST_P(ExpertLinear, GatesProducts) {
@@ -239,8 +239,8 @@ TEST_P(ExpertLinear, GatesProducts) {
     const TestWeight w = weight(kExperts, n, k);
     for (const int64_t rows : {1, 21}) {
       Choices choices = random_choices(rng_, rows, kExperts, 2);
-      const auto x = random_floats(rng_, rows * k, -1.0F, 1.0F);
-      const Call call{w, n, ActFormat::kRounded, LinearEpilogue::kSwiGlu};
+      const auto x = uniform_floats(rng_, rows * k, -1.0F, 1.0F);
+      const ExpertCall call{w, n, ActFormat::kRounded, LinearEpilogue::kSwiGlu};
       const auto y = call(one_, choices, x);
       const auto expected = dense(one_, call, choices, x);
       ASSERT_EQ(y.size(), expected.size());
@@ -256,11 +256,11 @@ TEST_P(ExpertLinear, BiasesAndClampedGates) {
   const int32_t k = inputs(64);
   for (const int32_t n : {32, 160}) {
     const TestWeight w = weight(kExperts, n, k);
-    const auto bias = random_floats(rng_, int64_t{kExperts} * n, -3.0F, 3.0F);
+    const auto bias = uniform_floats(rng_, int64_t{kExperts} * n, -3.0F, 3.0F);
     for (const int64_t rows : {1, 21}) {
       Choices choices = random_choices(rng_, rows, kExperts, 2);
-      const auto x = random_floats(rng_, rows * k, -1.0F, 1.0F);
-      Call call{w, n, ActFormat::kRounded};
+      const auto x = uniform_floats(rng_, rows * k, -1.0F, 1.0F);
+      ExpertCall call{w, n, ActFormat::kRounded};
       call.bias = &bias;
       for (const auto epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
         call.epilogue = epilogue;
@@ -289,8 +289,8 @@ TEST(ExpertLinearIsa, SetsAgreeWithTheDenseProduct) {
     for (const char* kind : {"q8_0", "q6_k", "bf16", "f32", "mxfp4"}) {
       const TestWeight w = make_weight(rng, testing::kind_case(kind).shape(4 * 48, 256));
       Choices choices = random_choices(rng, 11, 4, 2);
-      const auto x = random_floats(rng, 11 * 256, -1.0F, 1.0F);
-      const Call call{w, 48, ActFormat::kRounded};
+      const auto x = uniform_floats(rng, 11 * 256, -1.0F, 1.0F);
+      const ExpertCall call{w, 48, ActFormat::kRounded};
       EXPECT_EQ(call(d, choices, x), dense(d, call, choices, x))
           << cpu_isa_name(isa) << " " << kind;
     }
@@ -304,12 +304,14 @@ TEST(ExpertLinearArgs, MisuseIsCaught) {
   Choices choices(2, 1, {0, 1});
   const std::vector<float> x(64);
   const ScopedCheckThrows throws;
-  EXPECT_THROW((Call{w, 24}(d, choices, x)), CheckFailure) << "no whole panels";
-  EXPECT_THROW((Call{w, 48}(d, choices, x)), CheckFailure) << "one expert's rows for two";
+  EXPECT_THROW((ExpertCall{w, 24}(d, choices, x)), CheckFailure) << "no whole panels";
+  EXPECT_THROW((ExpertCall{w, 48}(d, choices, x)), CheckFailure) << "one expert's rows for two";
   Choices three(3, 1, {0, 2});
-  EXPECT_THROW((Call{w, 16, ActFormat::kF32, LinearEpilogue::kSwiGlu}(d, three, x)), CheckFailure)
+  EXPECT_THROW((ExpertCall{w, 16, ActFormat::kF32, LinearEpilogue::kSwiGlu}(d, three, x)),
+               CheckFailure)
       << "a gate that is no whole panel";
-  EXPECT_THROW((Call{w, 16, ActFormat::kF32, LinearEpilogue::kAdd}(d, three, x)), CheckFailure);
+  EXPECT_THROW((ExpertCall{w, 16, ActFormat::kF32, LinearEpilogue::kAdd}(d, three, x)),
+               CheckFailure);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ class AlignedBytes {
   std::vector<std::byte> storage_;
 };
 
-inline std::vector<float> random_floats(std::mt19937& rng, int64_t n, float low, float high) {
+inline std::vector<float> uniform_floats(std::mt19937& rng, int64_t n, float low, float high) {
   std::uniform_real_distribution<float> uniform(low, high);
   std::vector<float> v(static_cast<size_t>(n));
   for (float& f : v) {

@@ -27,7 +27,7 @@ struct Reference {
   std::vector<double> magnitude;  // sum of |w x|; rounding errors are bounded by a fraction of it
 };
 
-Reference reference(const TestWeight& t, const std::vector<float>& x) {
+Reference linear_reference(const TestWeight& t, const std::vector<float>& x) {
   const auto n = static_cast<size_t>(t.w.n);
   const auto k = static_cast<size_t>(t.w.k);
   Reference r;
@@ -132,8 +132,8 @@ TEST_P(LinearTest, FloatSumsMatchDoubleReference) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 5, 13}) {
-        const auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
-        expect_near(run_linear(one_, t.w, x, ActFormat::kF32), reference(t, x), 2e-6);
+        const auto x = uniform_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        expect_near(run_linear(one_, t.w, x, ActFormat::kF32), linear_reference(t, x), 2e-6);
       }
     }
   }
@@ -148,7 +148,7 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
-        auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        auto x = uniform_floats(rng_, num_toks * k, -1.0F, 1.0F);
         std::fill_n(x.begin(), std::min(k, std::max(32, kind().group)), 0.0F);  // its scale is zero
         const size_t span = std::max(32, kind().group);
         const auto rounded = rounded_to_int8(x, static_cast<size_t>(k), span);
@@ -158,7 +158,7 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
         }
         // The bias term uses the sum over a whole group, before its large terms cancel. The margin is therefore wider.
         expect_near(run_linear(one_, t.w, x, ActFormat::kRounded),
-                    reference(t, rounded),
+                    linear_reference(t, rounded),
                     kind().has_bias ? 2e-5 : 2e-6);
       }
     }
@@ -173,12 +173,13 @@ TEST_P(LinearTest, Bf16SumsMatchRoundedActivations) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
-        const auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        const auto x = uniform_floats(rng_, num_toks * k, -1.0F, 1.0F);
         std::vector<float> rounded(x.size());
         std::transform(x.begin(), x.end(), rounded.begin(), [](float f) {
           return bf16_to_f32(f32_to_bf16(f));
         });
-        expect_near(run_linear(one_, t.w, x, ActFormat::kRounded), reference(t, rounded), 2e-6);
+        expect_near(
+            run_linear(one_, t.w, x, ActFormat::kRounded), linear_reference(t, rounded), 2e-6);
       }
     }
   }
@@ -194,11 +195,11 @@ TEST_P(LinearTest, InputsOfE4m3WeightsAreRounded) {
       t.w.inputs = inputs;
       t.w.input_scale = 0.002F;
       for (const int64_t num_toks : {1, 5}) {
-        auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        auto x = uniform_floats(rng_, num_toks * k, -1.0F, 1.0F);
         std::fill_n(x.begin(), k > 128 ? 128 : 0, 0.0F);  // a group of zeros
         const auto rounded = rounded_to_f8(x, static_cast<size_t>(k), t.w);
         EXPECT_NE(rounded, x);
-        expect_near(run_linear(one_, t.w, x, ActFormat::kF32), reference(t, rounded), 2e-6);
+        expect_near(run_linear(one_, t.w, x, ActFormat::kF32), linear_reference(t, rounded), 2e-6);
       }
     }
   }
@@ -211,7 +212,7 @@ TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
   const TestWeight t = make_weight(rng_, kind().shape(16 * 4 + 3, static_cast<int32_t>(k)));
   const size_t n = 16 * 4 + 3;
   constexpr size_t kMaxToks = 40;
-  const auto x = random_floats(rng_, kMaxToks * k, -2.0F, 2.0F);
+  const auto x = uniform_floats(rng_, kMaxToks * k, -2.0F, 2.0F);
   for (const ActFormat act : formats()) {
     std::vector<float> alone;
     for (size_t row = 0; row < kMaxToks; ++row) {
@@ -287,7 +288,7 @@ TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
   const TestWeight t = make_weight(rng_, kind().shape(20, k));
   for (const ActFormat act : formats()) {
     for (const size_t num_toks : {3, 9}) {
-      auto x = random_floats(rng_, static_cast<int64_t>(num_toks) * k, -1.0F, 1.0F);
+      auto x = uniform_floats(rng_, static_cast<int64_t>(num_toks) * k, -1.0F, 1.0F);
       const auto good = run_linear(one_, t.w, x, act);
       x[static_cast<size_t>(k) + 5] = std::numeric_limits<float>::quiet_NaN();
       x[static_cast<size_t>(2 * k) + 40] = -std::numeric_limits<float>::infinity();
@@ -347,11 +348,11 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
                                 make_weight(rng, kKindCases[2].shape(17, kK)),   // bf16
                                 make_weight(rng, testing::kind_case("q8_wide").shape(40, kK))};
   const int64_t columns[] = {3, 36, 60, 80};
-  const auto out_bias = random_floats(rng, 33, -1.0F, 1.0F);
+  const auto out_bias = uniform_floats(rng, 33, -1.0F, 1.0F);
   for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
     for (const int64_t num_toks : {1, 2, 11}) {
-      const auto x = random_floats(rng, num_toks * kXStride, -1.0F, 1.0F);
-      const auto before = random_floats(rng, num_toks * kYStride, -1.0F, 1.0F);
+      const auto x = uniform_floats(rng, num_toks * kXStride, -1.0F, 1.0F);
+      const auto before = uniform_floats(rng, num_toks * kYStride, -1.0F, 1.0F);
       std::vector<float> y = before;
       LinearArgs args;
       args.x = make_strided(x.data(), num_toks, static_cast<int64_t>(kK), kXStride);
@@ -447,8 +448,8 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
     for (const int64_t num_toks : {1, 5, 40, 520}) {
       InlineDevice d(num_workers);
       d.scratch = AlignedBytes(cpu::linear_scratch_bytes(num_toks, kK));
-      const auto x = random_floats(rng, num_toks * kK, -1.0F, 1.0F);
-      const auto gain = random_floats(rng, kK, 0.5F, 1.5F);
+      const auto x = uniform_floats(rng, num_toks * kK, -1.0F, 1.0F);
+      const auto gain = uniform_floats(rng, kK, 0.5F, 1.5F);
       std::vector<float> normed(x.size());
       rms_norm(*d.stream,
                {make_view(x.data(), num_toks, kK),
@@ -467,7 +468,7 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
           for (const auto epilogue :
                {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
             const int64_t width = epilogue == LinearEpilogue::kSwiGlu ? n / 2 : n;
-            const auto before = random_floats(rng, num_toks * width, -1.0F, 1.0F);
+            const auto before = uniform_floats(rng, num_toks * width, -1.0F, 1.0F);
             std::vector<float> expected = product;
             if (epilogue == LinearEpilogue::kAdd) {
               std::ranges::transform(before, product, expected.begin(), std::plus{});
@@ -508,7 +509,7 @@ TEST(LinearEpilogueSegmentsTest, GateAndUpMayBeTwoMatrices) {
   std::mt19937 rng(9);
   InlineDevice d(2);
   d.scratch = AlignedBytes(cpu::linear_scratch_bytes(kToks, kK));
-  const auto x = random_floats(rng, kToks * kK, -1.0F, 1.0F);
+  const auto x = uniform_floats(rng, kToks * kK, -1.0F, 1.0F);
   for (const auto& [first, second] :
        {std::pair<int32_t, int32_t>{128, 128}, {64, 192}, {80, 112}}) {
     const int64_t n = first + second;
@@ -579,7 +580,7 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
     const TestWeight t = make_weight(rng, kind.shape(50, 3 * 256));
     for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
       for (const int64_t num_toks : {1, 2, 3, 4, 5, 7, 13, 130}) {
-        const auto x = random_floats(rng, num_toks * 3 * 256, -1.0F, 1.0F);
+        const auto x = uniform_floats(rng, num_toks * 3 * 256, -1.0F, 1.0F);
         const auto best = run_linear(d, t.w, x, act);
         for (const CpuIsa lower : {CpuIsa::kAvx512, CpuIsa::kAvxVnni, CpuIsa::kAvx2}) {
           const ScopedCpuIsa scope(lower);
@@ -610,7 +611,7 @@ TEST(LinearIsaTest, AmxMultipliesInt8AsAvx512Does) {
       for (const int32_t n : {1, 16, 37}) {
         const TestWeight t = make_weight(rng, kind.shape(n, k));
         for (int64_t num_toks = 1; num_toks <= 64; num_toks += k > 256 ? 9 : 1) {
-          const auto x = random_floats(rng, num_toks * k, -1.0F, 1.0F);
+          const auto x = uniform_floats(rng, num_toks * k, -1.0F, 1.0F);
           const auto tiles = run_linear(d, t.w, x, ActFormat::kRounded);
           const ScopedCpuIsa scope(CpuIsa::kAvx512);
           ASSERT_EQ(tiles, run_linear(d, t.w, x, ActFormat::kRounded))
@@ -633,7 +634,7 @@ TEST(LinearIsaTest, AmxAddsBf16ProductsInItsOwnOrder) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng, shape_of(PackedKind::kBF16, n, k));
       for (int64_t num_toks = 1; num_toks <= 50; num_toks += k == 70 || num_toks == 1 ? 1 : 7) {
-        const auto x = random_floats(rng, num_toks * k, -1.0F, 1.0F);
+        const auto x = uniform_floats(rng, num_toks * k, -1.0F, 1.0F);
         const auto y = run_linear(d, t.w, x, ActFormat::kRounded);
         for (int64_t row = 0; row < num_toks; ++row) {
           for (int32_t j = 0; j < n; ++j) {
@@ -666,8 +667,8 @@ TEST(LinearIsaTest, RowsOfManyBlocksAreRowsAlone) {
   constexpr int64_t kYStride = 67;
   std::mt19937 rng(37);
   const TestWeight t = make_weight(rng, shape_of(PackedKind::kBF16, kN, kK));
-  const auto bias = random_floats(rng, kN, -1.0F, 1.0F);
-  const auto x = random_floats(rng, kMostRows * kK, -1.0F, 1.0F);
+  const auto bias = uniform_floats(rng, kN, -1.0F, 1.0F);
+  const auto x = uniform_floats(rng, kMostRows * kK, -1.0F, 1.0F);
   linear_test::AlignedBytes scratch(cpu::linear_scratch_bytes(kMostRows, kK));
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);

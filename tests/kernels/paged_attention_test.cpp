@@ -227,13 +227,13 @@ class Batch {
 };
 
 // Attention of one query and head in double.
-void reference(const World& w,
-               const Options& o,
-               const Piece& p,
-               int32_t position,
-               int32_t head,
-               std::vector<double>& out,
-               double& lse) {
+void attention_reference(const World& w,
+                         const Options& o,
+                         const Piece& p,
+                         int32_t position,
+                         int32_t head,
+                         std::vector<double>& out,
+                         double& lse) {
   const auto r = static_cast<size_t>(p.request);
   const int32_t kv_head = head / (w.hq / w.hkv);
   const int32_t begin = o.window > 0 ? std::max(0, position - o.window + 1) : 0;
@@ -286,7 +286,7 @@ void expect_reference(const World& w,
   for (const Piece& p : pieces) {
     for (int32_t position = p.begin; p.request >= 0 && position < p.end; ++position, ++token) {
       for (int32_t h = 0; h < w.hq && (only < 0 || p.request == only); ++h) {
-        reference(w, o, p, position, h, expected, lse);
+        attention_reference(w, o, p, position, h, expected, lse);
         const int64_t at = (token * w.hq + h) * w.dim_v;
         for (int32_t d = 0; d < w.dim_v; ++d) {
           ASSERT_NEAR(

@@ -21,7 +21,7 @@ using testing::Drawn;
 using testing::random_floats;
 using testing::TokenRows;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kPenaltyInf = std::numeric_limits<float>::infinity();
 
 SampleParams penalties(float repetition, float frequency, float presence) {
   SampleParams p;
@@ -49,10 +49,10 @@ TEST(Penalties, WorkedExample) {
 }
 
 // The definition in double, with sets and counts.
-std::vector<double> reference(const std::vector<int32_t>& tokens,
-                              int32_t prompt_len,
-                              const SampleParams& p,
-                              const std::vector<float>& logits) {
+std::vector<double> penalties_reference(const std::vector<int32_t>& tokens,
+                                        int32_t prompt_len,
+                                        const SampleParams& p,
+                                        const std::vector<float>& logits) {
   std::vector<double> x(logits.begin(), logits.end());
   for (const int32_t id : std::set<int32_t>(tokens.begin(), tokens.end())) {
     const auto count = std::count(tokens.begin() + prompt_len, tokens.end(), id);
@@ -96,13 +96,13 @@ TEST(Penalties, AgreeWithTheirDefinition) {
   const RandomRows random(400, kVocab, 3);
   for (size_t i = 0; i < random.tokens.size(); ++i) {
     auto logits = random_floats(kVocab, static_cast<uint32_t>(i), 5.0F);
-    logits[i % kVocab] = -kInf;
+    logits[i % kVocab] = -kPenaltyInf;
     const auto expected =
-        reference(random.tokens[i], random.rows.prompt_len[i], random.params[i], logits);
+        penalties_reference(random.tokens[i], random.rows.prompt_len[i], random.params[i], logits);
     const auto got = apply(random.rows.tokens(i), random.params[i], logits);
     for (size_t t = 0; t < kVocab; ++t) {
-      if (logits[t] == -kInf) {
-        EXPECT_EQ(got[t], -kInf);
+      if (logits[t] == -kPenaltyInf) {
+        EXPECT_EQ(got[t], -kPenaltyInf);
       } else {
         ASSERT_NEAR(got[t], expected[t], 1e-5 * (1.0 + std::abs(expected[t]))) << i << " " << t;
       }

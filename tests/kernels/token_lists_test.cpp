@@ -24,7 +24,7 @@ using testing::Drawn;
 using testing::random_floats;
 using testing::TokenRows;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kListInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kWidth = 64;
 constexpr int32_t kBad = -static_cast<int32_t>(SampleError::kBadLogits);
 constexpr int32_t kNothing = -static_cast<int32_t>(SampleError::kNothingLeft);
@@ -59,14 +59,14 @@ struct Lists {
   }
 };
 
-struct Batch {
+struct ListBatch {
   TokenRows rows;
   std::vector<SampleParams> params{};
   std::vector<int32_t> lists{};
   std::vector<int32_t> stop_ids{};
   std::vector<float> logits{};
 
-  explicit Batch(int64_t n) : rows(n) {}
+  explicit ListBatch(int64_t n) : rows(n) {}
   void add(const std::vector<int32_t>& tokens,
            int32_t prompt_len,
            int32_t prefill_len,
@@ -92,7 +92,7 @@ struct Batch {
 int32_t draw_one(const std::vector<int32_t>& outputs, const Lists& lists, std::vector<float> x) {
   std::vector<int32_t> tokens = {9, 5};
   tokens.insert(tokens.end(), outputs.begin(), outputs.end());
-  Batch batch(1);
+  ListBatch batch(1);
   batch.add(tokens, 2, 2, {}, lists, x);
   return batch.run().tokens[0];
 }
@@ -111,7 +111,7 @@ TEST(TokenLists, ABadWordIsMatchedOverOutputsOnly) {
 }
 
 TEST(TokenLists, OutputsBeforeAPreemptionCountAsOutputs) {
-  Batch batch(1);
+  ListBatch batch(1);
   batch.add({9, 5, 3, 5}, 2, 4, {}, {.bad_words = {{3, 5, 1}}}, {0, 8, 4});
   EXPECT_EQ(batch.run().tokens[0], 2);
 }
@@ -123,7 +123,7 @@ TEST(TokenLists, ABiasBringsNoForbiddenTokenBack) {
 }
 
 TEST(TokenLists, BiasComesBeforePenalties) {
-  Batch batch(1);
+  ListBatch batch(1);
   SampleParams p;
   p.repetition_penalty = 4;
   // (1 + 5) / 4 = 1.5 is below 2; 1 / 4 + 5 would be above it.
@@ -132,14 +132,14 @@ TEST(TokenLists, BiasComesBeforePenalties) {
 }
 
 TEST(TokenLists, NothingLeftFailsItsRowAlone) {
-  Batch batch(4);
+  ListBatch batch(4);
   SampleParams p;
   p.min_tokens = 1;
   batch.stop_ids = {1, 2, 1, 2, 1, 2, 1, 2};
   batch.add({0}, 1, 1, p, {.allowed = {2}}, {1, 2, 9});  // the only allowed id is EOS
   batch.add({0}, 1, 1, p, {.allowed = {1, 2}}, {1, 2, 9});
   batch.add({0}, 1, 1, {}, {.bad_words = {{0}, {1}, {2}}}, {1, 2, 9});
-  batch.add({0}, 1, 1, p, {.allowed = {2}}, {1, kInf, 9});
+  batch.add({0}, 1, 1, p, {.allowed = {2}}, {1, kListInf, 9});
   const Drawn drawn = batch.run();
   EXPECT_EQ(drawn.tokens, (std::vector<int32_t>{kNothing, 1, kNothing, kBad}));
   EXPECT_EQ(drawn.errors, (std::vector<int32_t>{2, 0, 2, 1}));
@@ -152,7 +152,7 @@ TEST(TokenLists, IdsOutsideTheVocabularyAreSkipped) {
 }
 
 TEST(TokenLists, LogprobsStayThoseOfTheRawLogits) {
-  Batch batch(1);
+  ListBatch batch(1);
   SampleParams p;
   p.num_logprobs = 0;
   batch.add({0}, 1, 1, p, {.allowed = {0}, .biases = {{0, 50}}}, {0, 0, std::log(2.0F)});
@@ -163,12 +163,12 @@ TEST(TokenLists, LogprobsStayThoseOfTheRawLogits) {
 }
 
 // Logits after the token rules, applied in order and as defined.
-std::vector<float> reference(const std::vector<int32_t>& tokens,
-                             int32_t prompt_len,
-                             const SampleParams& p,
-                             const Lists& lists,
-                             const std::vector<int32_t>& stop_ids,
-                             std::vector<float> x) {
+std::vector<float> lists_reference(const std::vector<int32_t>& tokens,
+                                   int32_t prompt_len,
+                                   const SampleParams& p,
+                                   const Lists& lists,
+                                   const std::vector<int32_t>& stop_ids,
+                                   std::vector<float> x) {
   const std::vector<int32_t> outputs(tokens.begin() + prompt_len, tokens.end());
   for (int32_t id = 0; id < static_cast<int32_t>(x.size()); ++id) {
     float& l = x[static_cast<size_t>(id)];
@@ -180,7 +180,7 @@ std::vector<float> reference(const std::vector<int32_t>& tokens,
     }
     masked |= static_cast<int32_t>(outputs.size()) < p.min_tokens &&
               std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
-    l = masked ? -kInf : l + (lists.biases.count(id) > 0 ? lists.biases.at(id) : 0.0F);
+    l = masked ? -kListInf : l + (lists.biases.count(id) > 0 ? lists.biases.at(id) : 0.0F);
     if (std::find(tokens.begin(), tokens.end(), id) != tokens.end()) {
       l = l > 0 ? l / p.repetition_penalty : l * p.repetition_penalty;
       const auto count = static_cast<float>(std::count(outputs.begin(), outputs.end(), id));
@@ -200,8 +200,8 @@ TEST(TokenLists, MixedRowsDrawAsFromLogitsUnderTheDefinition) {
     return static_cast<int32_t>(random() % static_cast<uint32_t>(limit));
   };
   const auto half = [&] { return below(2) == 0; };
-  Batch ruled(kRows);
-  Batch plain(kRows);
+  ListBatch ruled(kRows);
+  ListBatch plain(kRows);
   int32_t num_changed = 0;
   for (int32_t i = 0; i < kRows; ++i) {
     std::vector<int32_t> tokens(static_cast<size_t>(1 + below(30)));
@@ -236,7 +236,7 @@ TEST(TokenLists, MixedRowsDrawAsFromLogitsUnderTheDefinition) {
     const int32_t stop_id = below(kVocab);
     ruled.stop_ids.insert(ruled.stop_ids.end(), {1, stop_id});
     const auto x = random_floats(kVocab, static_cast<uint32_t>(i), 3.0F);
-    const auto y = reference(tokens, prompt, p, lists, {stop_id}, x);
+    const auto y = lists_reference(tokens, prompt, p, lists, {stop_id}, x);
     num_changed += x != y ? 1 : 0;
     ruled.add(tokens, prompt, prefill, p, lists, x);
     plain.add(tokens, prompt, prefill, draws, {}, y);

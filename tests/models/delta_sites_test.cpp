@@ -10,7 +10,7 @@ namespace warprow {
 namespace {
 
 // Eight query heads and two key-value heads of 16 in one layer; modules are fused or not.
-DecoderSpec spec_of(bool fused) {
+DecoderSpec fused_spec(bool fused) {
   DecoderSpec spec;
   spec.num_layers = 1;
   spec.hidden_size = 96;
@@ -47,7 +47,7 @@ void expect_part(const LinearSitePart& part,
 
 // Four ranks have two query heads each, and pairs of them the same key-value head.
 TEST(DeltaSites, RanksDivideOutputsByHeads) {
-  const DecoderSpec spec = spec_of(false);
+  const DecoderSpec spec = fused_spec(false);
   const LinearSite qkv = qkv_site(spec, 0, {3, 4});
   EXPECT_EQ(qkv.k, 96);
   EXPECT_EQ(qkv.module_cols, 96);
@@ -66,7 +66,7 @@ TEST(DeltaSites, RanksDivideOutputsByHeads) {
 
 // A rank's rows of a fused module lie apart.
 TEST(DeltaSites, RanksDivideFusedModules) {
-  const DecoderSpec spec = spec_of(true);
+  const DecoderSpec spec = fused_spec(true);
   const LinearSite qkv = qkv_site(spec, 0, {1, 2});
   expect_part(qkv.parts[0], "layers.0.self_attn.qkv_proj", 192, 64, 64, 0);
   expect_part(qkv.parts[1], "layers.0.self_attn.qkv_proj", 192, 144, 16, 64);
@@ -77,7 +77,7 @@ TEST(DeltaSites, RanksDivideFusedModules) {
 }
 
 TEST(DeltaSites, RanksDivideInputsOfSums) {
-  const DecoderSpec spec = spec_of(false);
+  const DecoderSpec spec = fused_spec(false);
   const LinearSite output = output_site(spec, 0, {2, 4});
   EXPECT_EQ(output.k, 32);
   EXPECT_EQ(output.module_cols, 128);
@@ -90,7 +90,7 @@ TEST(DeltaSites, RanksDivideInputsOfSums) {
 }
 
 TEST(DeltaSites, ALayersModules) {
-  EXPECT_EQ(site_modules(spec_of(true), 0),
+  EXPECT_EQ(site_modules(fused_spec(true), 0),
             (std::vector<std::string>{"layers.0.self_attn.qkv_proj",
                                       "layers.0.self_attn.qkv_proj",
                                       "layers.0.self_attn.qkv_proj",
@@ -98,7 +98,7 @@ TEST(DeltaSites, ALayersModules) {
                                       "layers.0.mlp.gate_up_proj",
                                       "layers.0.mlp.gate_up_proj",
                                       "layers.0.mlp.down_proj"}));
-  DecoderSpec experts = spec_of(false);
+  DecoderSpec experts = fused_spec(false);
   experts.layers[0].ffn.num_experts = 4;
   EXPECT_EQ(site_modules(experts, 0).size(), 4U) << "attention alone";
 }

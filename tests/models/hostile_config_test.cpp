@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-Result<DecoderSpec> spec_of(const test::TempDir& dir, const json& config) {
+Result<DecoderSpec> spec_of_file(const test::TempDir& dir, const json& config) {
   dir.write("config.json", config.dump());
   auto files =
       resolve_model(dir.path().string(), CachePaths::from_environment(), WeightFiles::kNotRead);
@@ -59,8 +59,8 @@ void expect_sound_with_any_lie(const test::TempDir& dir, const json& good) {
       SCOPED_TRACE(path + " is " + lie.dump());
       json bad = good;
       bad[json::json_pointer(path)] = lie;
-      expect_sound(spec_of(dir, bad));
-      if (testing::Test::HasFailure()) {
+      expect_sound(spec_of_file(dir, bad));
+      if (::testing::Test::HasFailure()) {
         return;
       }
     }
@@ -69,31 +69,31 @@ void expect_sound_with_any_lie(const test::TempDir& dir, const json& good) {
     json bad = good;
     bad.erase(key);
     SCOPED_TRACE("without " + key);
-    expect_sound(spec_of(dir, bad));
+    expect_sound(spec_of_file(dir, bad));
   }
 }
 
-class HostileConfig : public testing::TestWithParam<const char*> {};
+class HostileConfig : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HostileConfig, IsRefusedOrSound) {
   std::ifstream file(
       test::source_path(std::string("tests/golden/tiny/") + GetParam() + "/config.json"));
   const json good = json::parse(file);
   const test::TempDir dir;
-  ASSERT_TRUE(spec_of(dir, good));
+  ASSERT_TRUE(spec_of_file(dir, good));
   expect_sound_with_any_lie(dir, good);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          HostileConfig,
-                         testing::Values("gemma3",
-                                         "gemma4_inputs",
-                                         "gemma4_moe",
-                                         "glm4_moe",
-                                         "gpt_oss_mxfp4",
-                                         "granite",
-                                         "phi3_long",
-                                         "smollm3"),
+                         ::testing::Values("gemma3",
+                                           "gemma4_inputs",
+                                           "gemma4_moe",
+                                           "glm4_moe",
+                                           "gpt_oss_mxfp4",
+                                           "granite",
+                                           "phi3_long",
+                                           "smollm3"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace

@@ -56,7 +56,8 @@ LayerKvScales read(const std::vector<Tensor>& tensors, const nlohmann::json& con
   return value_or_throw(scales_of(tensors, config)).front();
 }
 
-std::string refusal(const std::vector<Tensor>& tensors, const nlohmann::json& config = nullptr) {
+std::string scales_refusal(const std::vector<Tensor>& tensors,
+                           const nlohmann::json& config = nullptr) {
   const auto read = scales_of(tensors, config);
   return read ? "accepted" : read.error().message;
 }
@@ -101,7 +102,7 @@ TEST(KvScales, NoneAreOne) {
 
 TEST(KvScales, WhatIsNoScaleIsRefused) {
   const std::string name = "tensor model.layers.0.self_attn.k_scale";
-  EXPECT_EQ(refusal({{"k_scale", {2}, {1.0F, 1.0F}}}),
+  EXPECT_EQ(scales_refusal({{"k_scale", {2}, {1.0F, 1.0F}}}),
             name +
                 " has the shape [2]; a scale of the KV cache has one element, or one for each "
                 "of 3 KV heads");
@@ -110,7 +111,7 @@ TEST(KvScales, WhatIsNoScaleIsRefused) {
                           1e-40F,
                           std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
-    const std::string message = refusal({{"k_scale", {3}, {1.0F, bad, 1.0F}}});
+    const std::string message = scales_refusal({{"k_scale", {3}, {1.0F, bad, 1.0F}}});
     EXPECT_TRUE(message.starts_with(name + ": the scale ")) << message;
     EXPECT_TRUE(message.ends_with(" of KV head 1 is not a positive finite number")) << message;
   }
@@ -128,7 +129,7 @@ TEST(KvScales, SchemesOfOtherNumbersAreRefused) {
   const auto changed = [&good](const char* key, const nlohmann::json& value) {
     nlohmann::json config = good;
     config["kv_cache_scheme"][key] = value;
-    return refusal({}, config);
+    return scales_refusal({}, config);
   };
   EXPECT_NE(changed("num_bits", 4).find("kv_cache_scheme is '{"), std::string::npos);
   EXPECT_NE(changed("type", "int").find("kv_cache_scheme is '{"), std::string::npos);
@@ -141,7 +142,7 @@ TEST(KvScales, SchemesOfOtherNumbersAreRefused) {
   EXPECT_EQ(read({}, modelopt).keys.front(), 1.0F);
   nlohmann::json int4 = modelopt;
   int4["kv_cache_quant_algo"] = "NVFP4";
-  EXPECT_NE(refusal({}, int4).find("kv_cache_quant_algo is '\"NVFP4\"'"), std::string::npos);
+  EXPECT_NE(scales_refusal({}, int4).find("kv_cache_quant_algo is '\"NVFP4\"'"), std::string::npos);
 }
 
 }  // namespace

@@ -204,7 +204,8 @@ void expect_has(const std::string& line, const std::string& part) {
 }
 
 // The line of the refusal of this configuration, or of these tensors.
-std::string refusal(const Json& more, const std::function<void(SafetensorsWriter&)>& change = {}) {
+std::string adapter_refusal(const Json& more,
+                            const std::function<void(SafetensorsWriter&)>& change = {}) {
   const TempDir dir;
   const RandomAdapter adapter{.r = 4, .targets = {"q_proj"}, .more = more};
   const std::string path = adapter.write(dir, "a", kModel);
@@ -229,36 +230,37 @@ std::string refusal(const Json& more, const std::function<void(SafetensorsWriter
 }
 
 TEST(PeftAdapter, RefusesConfigurations) {
-  expect_has(refusal({{"peft_type", "IA3"}}), "peft_type: 'IA3' is not LORA");
-  expect_has(refusal({{"use_dora", true}}), "use_dora: true is not supported: DoRA");
-  expect_has(refusal({{"bias", "all"}}), "bias: 'all'");
-  expect_has(refusal({{"lora_bias", true}}), "lora_bias");
-  expect_has(refusal({{"modules_to_save", {"lm_head"}}}), "modules_to_save: [\"lm_head\"]");
-  expect_has(refusal({{"target_parameters", {"mlp.experts.gate_up_proj"}}}), "target_parameters");
-  expect_has(refusal({{"trainable_token_indices", {1}}}), "trainable_token_indices");
-  expect_has(refusal({{"init_lora_weights", "pissa_niter_4"}}), "init_lora_weights");
-  expect_has(refusal({{"r", 0}}), "r: 0 must be a whole number from 1 to 65536");
-  expect_has(refusal({{"r", "8"}}), "r: '8' must be");
-  expect_has(refusal({{"r", nullptr}}), "r: null must be");
-  expect_has(refusal({{"lora_alpha", "x"}}), "lora_alpha");
-  expect_has(refusal({{"rank_pattern", {1}}}), "rank_pattern");
-  expect_has(refusal({{"rank_pattern", {{"q_proj", 0}}}}), "rank_pattern: 0");
-  expect_has(refusal({{"rank_pattern", {{"q_proj", 4}, {".*q_proj", 8}}}}), "both match");
-  expect_has(refusal({{"rank_pattern", {{"(?=q)q_proj", 4}}}}), "(? is not supported");
-  expect_has(refusal({{"rank_pattern", {{".*.*.*.*.*.*.*.*x", 4}}}}), "too many steps");
-  expect_has(refusal({{"rank_pattern", {{"q_(proj", 4}}}}), "not closed");
-  expect_has(refusal({{"r", 6}}), "need [6, 16]");
+  expect_has(adapter_refusal({{"peft_type", "IA3"}}), "peft_type: 'IA3' is not LORA");
+  expect_has(adapter_refusal({{"use_dora", true}}), "use_dora: true is not supported: DoRA");
+  expect_has(adapter_refusal({{"bias", "all"}}), "bias: 'all'");
+  expect_has(adapter_refusal({{"lora_bias", true}}), "lora_bias");
+  expect_has(adapter_refusal({{"modules_to_save", {"lm_head"}}}), "modules_to_save: [\"lm_head\"]");
+  expect_has(adapter_refusal({{"target_parameters", {"mlp.experts.gate_up_proj"}}}),
+             "target_parameters");
+  expect_has(adapter_refusal({{"trainable_token_indices", {1}}}), "trainable_token_indices");
+  expect_has(adapter_refusal({{"init_lora_weights", "pissa_niter_4"}}), "init_lora_weights");
+  expect_has(adapter_refusal({{"r", 0}}), "r: 0 must be a whole number from 1 to 65536");
+  expect_has(adapter_refusal({{"r", "8"}}), "r: '8' must be");
+  expect_has(adapter_refusal({{"r", nullptr}}), "r: null must be");
+  expect_has(adapter_refusal({{"lora_alpha", "x"}}), "lora_alpha");
+  expect_has(adapter_refusal({{"rank_pattern", {1}}}), "rank_pattern");
+  expect_has(adapter_refusal({{"rank_pattern", {{"q_proj", 0}}}}), "rank_pattern: 0");
+  expect_has(adapter_refusal({{"rank_pattern", {{"q_proj", 4}, {".*q_proj", 8}}}}), "both match");
+  expect_has(adapter_refusal({{"rank_pattern", {{"(?=q)q_proj", 4}}}}), "(? is not supported");
+  expect_has(adapter_refusal({{"rank_pattern", {{".*.*.*.*.*.*.*.*x", 4}}}}), "too many steps");
+  expect_has(adapter_refusal({{"rank_pattern", {{"q_(proj", 4}}}}), "not closed");
+  expect_has(adapter_refusal({{"r", 6}}), "need [6, 16]");
 }
 
 TEST(PeftAdapter, RefusesTensors) {
   const Bytes floats(4 * 16 * 4);
   const std::string layer = "base_model.model.model.layers.0.";
   const auto with = [&](const std::string& name, const std::vector<int64_t>& shape, size_t bytes) {
-    return refusal(Json::object(), [&](SafetensorsWriter& writer) {
+    return adapter_refusal(Json::object(), [&](SafetensorsWriter& writer) {
       writer.add(name, "F32", shape, Bytes(bytes));
     });
   };
-  EXPECT_EQ(refusal(Json::object()), "");
+  EXPECT_EQ(adapter_refusal(Json::object()), "");
   expect_has(with(layer + "mlp.experts.0.up_proj.lora_A.weight", {4, 16}, 256),
              "has no linear layer");
   expect_has(with("base_model.model.lm_head.lora_A.weight", {4, 16}, 256), "lm_head.lora_A.weight");
@@ -275,7 +277,8 @@ TEST(PeftAdapter, RefusesTensors) {
   expect_has(with("evil.layers.0.self_attn.k_proj.lora_A.weight", {4, 16}, 256),
              "has no linear layer");
   const auto changed = [&](const std::function<void(Json&)>& change) {
-    return refusal(Json::object(), [&](SafetensorsWriter& writer) { change(writer.header()); });
+    return adapter_refusal(Json::object(),
+                           [&](SafetensorsWriter& writer) { change(writer.header()); });
   };
   const std::string a = layer + "self_attn.q_proj.lora_A.weight";
   const std::string b = layer + "self_attn.q_proj.lora_B.weight";
@@ -284,12 +287,12 @@ TEST(PeftAdapter, RefusesTensors) {
   expect_has(changed([&](Json& header) { header[a]["shape"] = {2, 16}; }),
              "adapter_model.safetensors");
   expect_has(changed([&](Json& header) { header[a]["dtype"] = "I32"; }), "is I32");
-  expect_has(refusal(Json::object(),
-                     [&](SafetensorsWriter& writer) {
-                       writer.header().erase(a);
-                       writer.header().erase(b);
-                       writer = SafetensorsWriter();
-                     }),
+  expect_has(adapter_refusal(Json::object(),
+                             [&](SafetensorsWriter& writer) {
+                               writer.header().erase(a);
+                               writer.header().erase(b);
+                               writer = SafetensorsWriter();
+                             }),
              "has no tensors");
 }
 

@@ -28,9 +28,9 @@ DecoderSpec spec_with(int32_t num_heads, int32_t num_kv_heads, int32_t intermedi
   return spec;
 }
 
-std::string refusal(const DecoderSpec& spec,
-                    int32_t num_ranks,
-                    DeviceKind device = DeviceKind::kCpu) {
+std::string split_refusal(const DecoderSpec& spec,
+                          int32_t num_ranks,
+                          DeviceKind device = DeviceKind::kCpu) {
   const Result<void> result = check_tensor_split(spec, num_ranks, device);
   return result ? "" : result.error().message;
 }
@@ -83,28 +83,28 @@ TEST(TensorSplit, EveryRankHasTheKeyValueHeadsOfItsQueries) {
 TEST(TensorSplit, ExpertsAreCutInWholePanels) {
   DecoderSpec spec = spec_with(8, 4, 96);
   spec.hidden_size = 48;
-  EXPECT_EQ(refusal(spec, 4), "");
+  EXPECT_EQ(split_refusal(spec, 4), "");
   for (LayerSpec& layer : spec.layers) {
     layer.ffn.num_experts = 8;
     layer.ffn.experts_per_token = 2;
   }
-  EXPECT_EQ(refusal(spec, 2), "");
+  EXPECT_EQ(split_refusal(spec, 2), "");
   EXPECT_EQ(rank_layer(spec.layers[0], {1, 2}).ffn.intermediate_size, 48);
-  EXPECT_EQ(refusal(spec, 4),
+  EXPECT_EQ(split_refusal(spec, 4),
             "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 4 "
             "times 16");
-  EXPECT_EQ(refusal(spec, 4, DeviceKind::kCuda), "");
-  EXPECT_EQ(refusal(spec, 8, DeviceKind::kCuda),
+  EXPECT_EQ(split_refusal(spec, 4, DeviceKind::kCuda), "");
+  EXPECT_EQ(split_refusal(spec, 8, DeviceKind::kCuda),
             "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 8 "
             "times 8");
   for (LayerSpec& layer : spec.layers) {
     layer.ffn.shared_size = 57;
   }
-  EXPECT_EQ(refusal(spec, 2),
+  EXPECT_EQ(split_refusal(spec, 2),
             "layer 0: the intermediate size 57 of the shared expert is no multiple of "
             "tensor-parallel-size 2 times 1");
   spec.hidden_size = 40;
-  EXPECT_EQ(refusal(spec, 1),
+  EXPECT_EQ(split_refusal(spec, 1),
             "layer 0: hidden_size 40 of a model with experts is no multiple of 16");
 }
 
@@ -116,15 +116,15 @@ TEST(TensorSplit, StatesAreCutByKeyHeads) {
   delta.num_value_heads = 8;
   delta.key_dim = delta.value_dim = 16;
   delta.conv_len = 4;
-  EXPECT_EQ(refusal(spec, 1), "");
-  EXPECT_EQ(refusal(spec, 4), "");
-  EXPECT_EQ(refusal(spec, 8),
+  EXPECT_EQ(split_refusal(spec, 1), "");
+  EXPECT_EQ(split_refusal(spec, 4), "");
+  EXPECT_EQ(split_refusal(spec, 8),
             "layer 1: linear_num_key_heads 4 is no multiple of tensor-parallel-size 8");
-  EXPECT_EQ(refusal(spec, 1, DeviceKind::kCuda), "");
+  EXPECT_EQ(split_refusal(spec, 1, DeviceKind::kCuda), "");
   DecoderSpec large = spec;
   large.layers[1].delta.value_dim = 132;
-  EXPECT_EQ(refusal(large, 1), "");
-  EXPECT_EQ(refusal(large, 1, DeviceKind::kCuda),
+  EXPECT_EQ(split_refusal(large, 1), "");
+  EXPECT_EQ(split_refusal(large, 1, DeviceKind::kCuda),
             "layer 1: a gated delta net with linear_key_head_dim 16, linear_value_head_dim 132 and "
             "linear_conv_kernel_dim 4 is not supported on CUDA (multiples of 4 up to 128; 2 to 4)");
   EXPECT_EQ(delta_key_heads(delta, {1, 2}), (IndexRange{2, 2}));
@@ -144,23 +144,23 @@ TEST(TensorSplit, PartsOfAVocabularyAreEquallyWide) {
 }
 
 TEST(TensorSplit, WhatCannotBeDividedIsNamed) {
-  EXPECT_EQ(refusal(spec_with(32, 8, 1024), 4), "");
-  EXPECT_EQ(refusal(spec_with(32, 8, 1024), 16), "");
-  EXPECT_EQ(refusal(spec_with(9, 3, 1536), 2),
+  EXPECT_EQ(split_refusal(spec_with(32, 8, 1024), 4), "");
+  EXPECT_EQ(split_refusal(spec_with(32, 8, 1024), 16), "");
+  EXPECT_EQ(split_refusal(spec_with(9, 3, 1536), 2),
             "layer 0: num_attention_heads 9 is no multiple of tensor-parallel-size 2");
-  EXPECT_EQ(refusal(spec_with(12, 3, 1536), 2),
+  EXPECT_EQ(split_refusal(spec_with(12, 3, 1536), 2),
             "layer 0: num_key_value_heads 3 is neither a multiple nor a divisor of "
             "tensor-parallel-size 2");
-  EXPECT_EQ(refusal(spec_with(8, 8, 99), 2),
+  EXPECT_EQ(split_refusal(spec_with(8, 8, 99), 2),
             "layer 0: intermediate_size 99 is no multiple of tensor-parallel-size 2 times 1");
-  EXPECT_EQ(refusal(spec_with(8, 8, 100), 2), "");
+  EXPECT_EQ(split_refusal(spec_with(8, 8, 100), 2), "");
   DecoderSpec spec = spec_with(8, 8, 1024);
   spec.layers[1].ffn.intermediate_size = 1032;
-  EXPECT_EQ(refusal(spec, 2, DeviceKind::kCuda),
+  EXPECT_EQ(split_refusal(spec, 2, DeviceKind::kCuda),
             "layer 1: intermediate_size 1032 is no multiple of tensor-parallel-size 2 times 8");
   spec.layers[0].attention.wide_qk_norm = true;
-  EXPECT_EQ(refusal(spec, 1), "");
-  EXPECT_EQ(refusal(spec, 2), "layer 0: norms over all heads cannot be divided among ranks");
+  EXPECT_EQ(split_refusal(spec, 1), "");
+  EXPECT_EQ(split_refusal(spec, 2), "layer 0: norms over all heads cannot be divided among ranks");
 }
 
 TEST(TensorSplit, MatricesAreCutByHeadsAndByTheFeedForward) {

@@ -128,7 +128,7 @@ class CountingBackend final : public AttentionBackend {
   AttentionCapabilities capabilities_;
 };
 
-class GraphCacheTest : public testing::Test {
+class GraphCacheTest : public ::testing::Test {
  protected:
   explicit GraphCacheTest(cpu::CpuStreamMode mode = cpu::CpuStreamMode::kInline) : device_(mode) {}
 

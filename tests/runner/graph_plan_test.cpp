@@ -123,7 +123,7 @@ TEST(GraphPlan, ModesFollowTheWeakestBackend) {
       {GraphPolicy::kNone, kAlways, 1, kNone, kNone},
   };
   for (const Resolution& row : table) {
-    SCOPED_TRACE(testing::Message()
+    SCOPED_TRACE(::testing::Message()
                  << "policy " << static_cast<int>(row.policy) << ", support "
                  << static_cast<int>(row.weakest) << ", decode_len " << row.decode_len);
     const GraphPlan plan = plan_of(row.policy, row.weakest, {1, 2, 4, 8, 16}, row.decode_len);

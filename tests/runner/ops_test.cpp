@@ -13,11 +13,11 @@ using Ints = std::vector<int32_t>;
 using test::StepFixture;
 
 // Runs the operations in order, or with rows and lanes shuffled. The result must not depend on the order.
-class RunnerOpsTest : public testing::TestWithParam<bool> {
+class RunnerOpsTest : public ::testing::TestWithParam<bool> {
  protected:
   StepFixture fixture{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Order, RunnerOpsTest, testing::Bool(), [](const auto& order) {
+INSTANTIATE_TEST_SUITE_P(Order, RunnerOpsTest, ::testing::Bool(), [](const auto& order) {
   return order.param ? "shuffled" : "in_order";
 });
 

@@ -13,7 +13,7 @@ namespace warprow {
 namespace {
 
 // A row with blocks 3 and 4, two tokens, and slots as the device computes them.
-class SlotCheckTest : public testing::Test {
+class SlotCheckTest : public ::testing::Test {
  protected:
   void check(const std::vector<int64_t>& slots) {
     cpu::CpuDeviceOptions options;

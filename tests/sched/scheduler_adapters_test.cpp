@@ -26,7 +26,7 @@ void load(Rig& rig, int32_t count) {
   }
 }
 
-Request request_of(uint64_t id, int32_t adapter, int32_t max_tokens = 3) {
+Request adapter_request(uint64_t id, int32_t adapter, int32_t max_tokens = 3) {
   Request request;
   request.id = id;
   request.prompt = tokens_from(static_cast<int32_t>(id), 4);
@@ -46,7 +46,7 @@ int32_t num_running(const Rig& rig, int32_t adapter) {
 
 TEST(SchedulerAdapters, RefusesOneThatIsNotLoaded) {
   Rig rig(lora_config(2));
-  const auto added = rig.scheduler.add_request(request_of(1, 0));
+  const auto added = rig.scheduler.add_request(adapter_request(1, 0));
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().code, ErrorCode::kNotFound);
 }
@@ -54,11 +54,11 @@ TEST(SchedulerAdapters, RefusesOneThatIsNotLoaded) {
 TEST(SchedulerAdapters, OthersPassARequestWhoseAdapterHasNoPlace) {
   Rig rig(lora_config(2));
   load(rig, 3);
-  rig.add(request_of(1, 0));
-  rig.add(request_of(2, 1));
-  rig.add(request_of(3, 2, 1));
-  rig.add(request_of(4, 0));
-  rig.add(request_of(5, -1));
+  rig.add(adapter_request(1, 0));
+  rig.add(adapter_request(2, 1));
+  rig.add(adapter_request(3, 2, 1));
+  rig.add(adapter_request(4, 0));
+  rig.add(adapter_request(5, -1));
   ASSERT_TRUE(rig.run_step());
   EXPECT_EQ(num_running(rig, 0), 2);
   EXPECT_EQ(num_running(rig, 1), 1);
@@ -77,8 +77,8 @@ TEST(SchedulerAdapters, OthersPassARequestWhoseAdapterHasNoPlace) {
 TEST(SchedulerAdapters, AnAdapterWithRequestsIsNotRemoved) {
   Rig rig(lora_config(1));
   load(rig, 2);
-  rig.add(request_of(1, 0));
-  rig.add(request_of(2, 1));
+  rig.add(adapter_request(1, 0));
+  rig.add(adapter_request(2, 1));
   EXPECT_FALSE(rig.scheduler.adapters().remove(0));
   ASSERT_TRUE(rig.run_step());
   EXPECT_FALSE(rig.scheduler.adapters().remove(0));
@@ -94,13 +94,13 @@ TEST(SchedulerAdapters, AWaitingAdapterIsNotPassedForEver) {
   Rig rig(lora_config(1));
   load(rig, 2);
   uint64_t id = 1;
-  rig.add(request_of(id++, 0, 2));
+  rig.add(adapter_request(id++, 0, 2));
   ASSERT_TRUE(rig.run_step());
   const uint64_t other = id++;
-  rig.add(request_of(other, 1, 1));
+  rig.add(adapter_request(other, 1, 1));
   int32_t steps = 0;
   while (num_running(rig, 1) == 0 && steps < 4 * kMaxPassed) {
-    rig.add(request_of(id++, 0, 2));
+    rig.add(adapter_request(id++, 0, 2));
     rig.launch();
     if (num_running(rig, 1) > 0) {
       break;
@@ -122,7 +122,7 @@ TEST(SchedulerAdapters, AllEndUnderPreemptionAndAsyncSteps) {
   std::set<uint64_t> left;
   for (uint64_t id = 1; id <= 24; ++id) {
     left.insert(id);
-    rig.add(request_of(id, static_cast<int32_t>(id % 5) - 1, 20));
+    rig.add(adapter_request(id, static_cast<int32_t>(id % 5) - 1, 20));
   }
   bool launched = true;
   while (launched || !rig.pending.empty()) {

@@ -25,7 +25,7 @@ SchedulerConfig wide_config() {
   return config;
 }
 
-Request request_of(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
+Request speed_request(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
   Request request;
   request.id = id;
   request.prompt.resize(static_cast<size_t>(prompt_len));
@@ -84,7 +84,7 @@ struct Loop {
 TEST(SchedulerSpeed, SteadyDecodeOf256Rows) {
   Loop loop(wide_config());
   for (uint64_t id = 1; id <= 256; ++id) {
-    ASSERT_TRUE(loop.scheduler.add_request(request_of(id, 100, 1000)));
+    ASSERT_TRUE(loop.scheduler.add_request(speed_request(id, 100, 1000)));
   }
   for (int i = 0; i < 20; ++i) {
     loop.advance();
@@ -112,8 +112,8 @@ TEST(SchedulerSpeed, NoAllocationsWithArrivals) {
   Loop loop(config);
   uint64_t id = 1;
   // add_request allocates, which shows that the counter works.
-  ASSERT_TRUE(
-      loop.timed([&] { return loop.scheduler.add_request(request_of(id, 20, 10)).has_value(); }));
+  ASSERT_TRUE(loop.timed(
+      [&] { return loop.scheduler.add_request(speed_request(id, 20, 10)).has_value(); }));
   EXPECT_EQ(loop.allocations > 0, counts_allocations());
   for (int i = 0; i < 1100; ++i) {
     if (i == 100) {
@@ -121,8 +121,8 @@ TEST(SchedulerSpeed, NoAllocationsWithArrivals) {
     }
     while (loop.scheduler.stats().num_waiting < 4) {
       ++id;
-      ASSERT_TRUE(
-          loop.scheduler.add_request(request_of(id, 20 + static_cast<int32_t>(id * 7 % 50), 10)));
+      ASSERT_TRUE(loop.scheduler.add_request(
+          speed_request(id, 20 + static_cast<int32_t>(id * 7 % 50), 10)));
     }
     loop.advance();
   }

@@ -203,7 +203,7 @@ TEST(Scheduler, AWithheldRowComputesItsLastTokenAgain) {
 }
 
 // The prefix hit of a new request whose prompt begins with these tokens.
-int32_t hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
+int32_t prefix_hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
   prefix.push_back(99);
   bench.add(id, std::move(prefix));
   EXPECT_TRUE(bench.scheduler.schedule(bench.step));
@@ -230,7 +230,7 @@ TEST(Scheduler, AWithheldRowWritesIntoNoSharedBlock) {
     }
     const ModelRunnerOutput output = nothing_sampled(bench.step);
     bench.scheduler.withhold(RowId{0});
-    EXPECT_EQ(hit_of(bench, 2, block), 0) << decodes;
+    EXPECT_EQ(prefix_hit_of(bench, 2, block), 0) << decodes;
     const ModelRunnerOutput newcomers = nothing_sampled(bench.step);
     bench.scheduler.abort_request(2);
     bench.scheduler.update_from_output(output, bench.deltas);
@@ -244,7 +244,7 @@ TEST(Scheduler, AWithheldRowWritesIntoNoSharedBlock) {
     sampled.rows[0].num_rejected = 0;
     sampled.token_ids = {77};
     bench.scheduler.update_from_output(sampled, bench.deltas);
-    EXPECT_EQ(hit_of(bench, 3, block), 16) << decodes;
+    EXPECT_EQ(prefix_hit_of(bench, 3, block), 16) << decodes;
     bench.scheduler.check_invariants();
   }
 }

@@ -31,13 +31,13 @@ std::string timings(int num_choices) {
          ".0}";
 }
 
-enum class Kind { kCompletions, kChat };
+enum class WriterKind { kCompletions, kChat };
 
-std::unique_ptr<AnswerWriter> writer(Kind kind, size_t num_choices = 1) {
+std::unique_ptr<AnswerWriter> writer(WriterKind kind, size_t num_choices = 1) {
   const AnswerInfo info{.id = "id-1", .model = "m", .created = 5};
   const AnswerShape shape{.choices_per_prompt = num_choices};
-  return kind == Kind::kChat ? make_chat_writer(info, token_bytes, shape, {})
-                             : make_completions_writer(info, token_bytes, shape);
+  return kind == WriterKind::kChat ? make_chat_writer(info, token_bytes, shape, {})
+                                   : make_completions_writer(info, token_bytes, shape);
 }
 
 RequestUpdate update(const std::string& text, FinishReason reason = FinishReason::kNone) {
@@ -61,7 +61,7 @@ TEST(AnswerWriter, CompletionWhole) {
                      {.token_id = 1, .logprob = -1.1F, .rank = 1, .top = {}}};
   const std::vector<RequestUpdate> choices{first, second};
   EXPECT_EQ(
-      writer(Kind::kCompletions, 2)->whole(choices),
+      writer(WriterKind::kCompletions, 2)->whole(choices),
       R"({"id":"id-1","object":"text_completion","created":5,"model":"m","choices":[)"
       R"({"index":0,"text":"hi","logprobs":null,"finish_reason":"stop","stop_reason":"END"},)"
       R"({"index":1,"text":"yo","logprobs":{"text_offset":[0,1],"token_logprobs":[-0.5,-1.1],)"
@@ -127,7 +127,7 @@ TEST(AnswerWriter, TokenIdsAndEchoOfChats) {
 }
 
 TEST(AnswerWriter, CompletionStream) {
-  const auto stream = writer(Kind::kCompletions);
+  const auto stream = writer(WriterKind::kCompletions);
   EXPECT_EQ(stream->events(0, update("")), "");
   EXPECT_EQ(stream->events(0, update("hi")),
             "data: {\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
@@ -187,7 +187,7 @@ TEST(AnswerWriter, EveryStreamedChoiceEchoesThePromptsLogprobs) {
 }
 
 TEST(AnswerWriter, TextOffsetsGoOnFromChunkToChunk) {
-  const auto stream = writer(Kind::kCompletions);
+  const auto stream = writer(WriterKind::kCompletions);
   RequestUpdate piece = update("é b");
   piece.logprobs = {{2, -1.0F, 1, {}}, {1, -1.0F, 1, {}}};
   EXPECT_NE(stream->events(0, piece).find("\"text_offset\":[0,1]"), std::string::npos);
@@ -199,7 +199,7 @@ TEST(AnswerWriter, ChatWhole) {
   only.logprobs = {{.token_id = 3, .logprob = -0.5F, .rank = 1, .top = {{0, -0.25F}}}};
   const std::vector<RequestUpdate> choices{only};
   EXPECT_EQ(
-      writer(Kind::kChat)->whole(choices),
+      writer(WriterKind::kChat)->whole(choices),
       "{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":5,\"model\":\"m\",\"choices\":["
       "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hi\"},\"logprobs\":{"
       "\"content\":["
@@ -213,7 +213,7 @@ TEST(AnswerWriter, ChatWhole) {
 TEST(AnswerWriter, ChatStreamBringsTheRoleOnceForEachChoice) {
   const std::string head =
       R"(data: {"id":"id-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[)";
-  const auto stream = writer(Kind::kChat, 2);
+  const auto stream = writer(WriterKind::kChat, 2);
   EXPECT_EQ(
       stream->events(1, update("hi")),
       head +
@@ -263,7 +263,7 @@ TEST(ApiError, NamesStatusAndField) {
             std::pair(std::string("Retry-After"), std::string("3")));
   EXPECT_EQ(api_error({ErrorCode::kUnsupported, "echo: not supported yet"}).status, 400);
   EXPECT_EQ(api_error({ErrorCode::kInternal, "x"}).status, 500);
-  EXPECT_EQ(writer(Kind::kChat)->error_events({400, "t", "m"}),
+  EXPECT_EQ(writer(WriterKind::kChat)->error_events({400, "t", "m"}),
             "data: {\"error\":{\"message\":\"m\",\"type\":\"t\",\"param\":null,\"code\":400}}\n\n"
             "data: [DONE]\n\n");
 }

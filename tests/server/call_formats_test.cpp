@@ -13,21 +13,21 @@
 namespace warprow {
 namespace {
 
-struct Parsed {
+struct ParsedCalls {
   std::string content;
   std::string reasoning;
   std::vector<std::string> calls;  // "name(arguments)"
   bool failed = false;
 };
 
-Parsed parse(const ChatParserOptions& options, std::string_view text, size_t step) {
+ParsedCalls parse_calls(const ChatParserOptions& options, std::string_view text, size_t step) {
   const auto parser = make_chat_parser(options);
   ChatPiece all;
   for (size_t at = 0; at < text.size(); at += step) {
     all.append(parser->push(text.substr(at, step)));
   }
   all.append(parser->finish());
-  Parsed out{all.content, all.reasoning, {}, parser->failed()};
+  ParsedCalls out{all.content, all.reasoning, {}, parser->failed()};
   for (const ToolCallPiece& piece : all.calls) {
     if (!piece.name.empty()) {
       out.calls.push_back(piece.name + "(");
@@ -40,9 +40,11 @@ Parsed parse(const ChatParserOptions& options, std::string_view text, size_t ste
   return out;
 }
 
-void expect(const ChatParserOptions& options, const std::string& text, const Parsed& wanted) {
+void expect_parsed(const ChatParserOptions& options,
+                   const std::string& text,
+                   const ParsedCalls& wanted) {
   for (size_t step = 1; step <= text.size() + 1; ++step) {
-    const Parsed got = parse(options, text, step);
+    const ParsedCalls got = parse_calls(options, text, step);
     ASSERT_EQ(got.content, wanted.content) << text << " by " << step;
     ASSERT_EQ(got.reasoning, wanted.reasoning) << text << " by " << step;
     ASSERT_EQ(got.calls, wanted.calls) << text << " by " << step;
@@ -69,40 +71,40 @@ TEST(CallFormats, Qwen3Coder) {
   const auto parameter = [](const std::string& key, const std::string& value) {
     return "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
   };
-  expect(options, "no call < here <tool", {"no call < here <tool", "", {}});
-  expect(options, call(""), {"", "", {"f({})"}});
-  expect(
+  expect_parsed(options, "no call < here <tool", {"no call < here <tool", "", {}});
+  expect_parsed(options, call(""), {"", "", {"f({})"}});
+  expect_parsed(
       options, "I look.\n\n" + call(parameter("s", "12")), {"I look.", "", {R"(f({"s": "12"}))"}});
-  expect(options,
-         call(parameter("s", "a\n\"b\" </p> é") + parameter("n", "12")),
-         {"", "", {R"(f({"s": "a\n\"b\" </p> é", "n": 12}))"}});
-  expect(options,
-         call(parameter("b", "True") + parameter("o", R"({"k": [1, "2"]})") +
-              parameter("l", "['a', None]")),
-         {"", "", {R"(f({"b": true, "o": {"k": [1, "2"]}, "l": ["a", null]}))"}});
-  expect(options,
-         call(parameter("ns", "null") + parameter("e", "1") + parameter("a", "2.5")),
-         {"", "", {R"(f({"ns": null, "e": "1", "a": 2.5}))"}});
-  expect(options,
-         call(parameter("n", "many") + parameter("x", "3") + parameter("new", "4")),
-         {"", "", {R"(f({"n": "many", "x": "3", "new": "4"}))"}});
-  expect(
+  expect_parsed(options,
+                call(parameter("s", "a\n\"b\" </p> é") + parameter("n", "12")),
+                {"", "", {R"(f({"s": "a\n\"b\" </p> é", "n": 12}))"}});
+  expect_parsed(options,
+                call(parameter("b", "True") + parameter("o", R"({"k": [1, "2"]})") +
+                     parameter("l", "['a', None]")),
+                {"", "", {R"(f({"b": true, "o": {"k": [1, "2"]}, "l": ["a", null]}))"}});
+  expect_parsed(options,
+                call(parameter("ns", "null") + parameter("e", "1") + parameter("a", "2.5")),
+                {"", "", {R"(f({"ns": null, "e": "1", "a": 2.5}))"}});
+  expect_parsed(options,
+                call(parameter("n", "many") + parameter("x", "3") + parameter("new", "4")),
+                {"", "", {R"(f({"n": "many", "x": "3", "new": "4"}))"}});
+  expect_parsed(
       options, call("") + "\n" + call(parameter("n", "1")), {"", "", {"f({})", R"(f({"n": 1}))"}});
-  expect(options, "Hm. <function=g>\n</function>", {"Hm.", "", {"g({})"}});
+  expect_parsed(options, "Hm. <function=g>\n</function>", {"Hm.", "", {"g({})"}});
   // Cut off, and no calls.
-  expect(options,
-         "<tool_call>\n<function=f>\n" + parameter("n", "1") + "<parameter=s>\nabc",
-         {"", "", {R"(f({"n": 1))"}, true});
-  expect(options, "<tool_call>\n<func", {"<tool_call>\n<func", "", {}, true});
+  expect_parsed(options,
+                "<tool_call>\n<function=f>\n" + parameter("n", "1") + "<parameter=s>\nabc",
+                {"", "", {R"(f({"n": 1))"}, true});
+  expect_parsed(options, "<tool_call>\n<func", {"<tool_call>\n<func", "", {}, true});
   for (const char* text : {"<tool_call>{\"name\": \"f\"}</tool_call>",
                            "<tool_call>\n<function=f\n></function>",
                            "<tool_call> and so on",
                            "<tool_call><function=a b></function></tool_call>"}) {
-    expect(options, text, {text, "", {}, true});
+    expect_parsed(options, text, {text, "", {}, true});
   }
-  expect(options,
-         "<tool_call><function=f>nothing</function></tool_call>",
-         {"nothing</function></tool_call>", "", {"f()"}, true});
+  expect_parsed(options,
+                "<tool_call><function=f>nothing</function></tool_call>",
+                {"nothing</function></tool_call>", "", {"f()"}, true});
 }
 
 TEST(CallFormats, Glm) {
@@ -110,18 +112,18 @@ TEST(CallFormats, Glm) {
   const auto pair = [](const std::string& key, const std::string& value) {
     return "<arg_key>" + key + "</arg_key>\n<arg_value>" + value + "</arg_value>\n";
   };
-  expect(options, "<tool_call>f\n</tool_call>", {"", "", {"f({})"}});
-  expect(options,
-         "So.\n<tool_call>f\n" + pair("s", "1 < 2") + pair("n", "3") +
-             "</tool_call>\n<tool_call>g" + pair("any", "[true]") + "</tool_call> Done.",
-         {"So. Done.", "", {R"(f({"s": "1 < 2", "n": 3}))", R"(g({"any": [true]}))"}});
-  expect(options,
-         "<tool_call>f\n" + pair("s", "\n x") + "<arg_key>n</arg_key><arg_va",
-         {"", "", {R"(f({"s": "\n x"))"}, true});
+  expect_parsed(options, "<tool_call>f\n</tool_call>", {"", "", {"f({})"}});
+  expect_parsed(options,
+                "So.\n<tool_call>f\n" + pair("s", "1 < 2") + pair("n", "3") +
+                    "</tool_call>\n<tool_call>g" + pair("any", "[true]") + "</tool_call> Done.",
+                {"So. Done.", "", {R"(f({"s": "1 < 2", "n": 3}))", R"(g({"any": [true]}))"}});
+  expect_parsed(options,
+                "<tool_call>f\n" + pair("s", "\n x") + "<arg_key>n</arg_key><arg_va",
+                {"", "", {R"(f({"s": "\n x"))"}, true});
   for (const char* text : {"<tool_call>{\"name\": \"f\"}</tool_call>",
                            "<tool_call>x <b>y</b>",
                            "<tool_call></tool_call>"}) {
-    expect(options, text, {text, "", {}, true});
+    expect_parsed(options, text, {text, "", {}, true});
   }
 }
 
@@ -137,27 +139,27 @@ TEST(CallFormats, DeepSeekV3) {
     return "<｜tool▁call▁begin｜>" + name + "<｜tool▁sep｜>" + arguments + "<｜tool▁call▁end｜>";
   };
   const std::string arguments = R"({"a": "}`<", "b": [1]})";
-  expect(options,
-         "Hm." + begin + fenced("f", arguments) + "\n" + fenced("g", "{}") + end,
-         {"Hm.", "", {"f(" + arguments + ")", "g({})"}});
-  expect(options,
-         begin + plain("f", arguments) + plain("g", "{}") + end,
-         {"", "", {"f(" + arguments + ")", "g({})"}});
-  expect(options,
-         begin + plain("f", "{}") + end + " and " + begin + plain("g", "{}") + end,
-         {"and", "", {"f({})", "g({})"}});
-  expect(options,
-         begin + "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1",
-         {"", "", {R"(f({"a": 1))"}, true});
-  expect(options, begin + plain("f", "{}"), {"", "", {"f({})"}});
+  expect_parsed(options,
+                "Hm." + begin + fenced("f", arguments) + "\n" + fenced("g", "{}") + end,
+                {"Hm.", "", {"f(" + arguments + ")", "g({})"}});
+  expect_parsed(options,
+                begin + plain("f", arguments) + plain("g", "{}") + end,
+                {"", "", {"f(" + arguments + ")", "g({})"}});
+  expect_parsed(options,
+                begin + plain("f", "{}") + end + " and " + begin + plain("g", "{}") + end,
+                {"and", "", {"f({})", "g({})"}});
+  expect_parsed(options,
+                begin + "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1",
+                {"", "", {R"(f({"a": 1))"}, true});
+  expect_parsed(options, begin + plain("f", "{}"), {"", "", {"f({})"}});
   for (const std::string& text : {begin + end,
                                   begin + plain("f", "[1]"),
                                   begin + "so",
                                   begin + plain("", "{}"),
                                   begin + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f"}) {
-    expect(options, text, {text, "", {}, true});
+    expect_parsed(options, text, {text, "", {}, true});
   }
-  expect(options, begin + plain("f", "{'a': 1}") + end, {"", "", {"f({'a': 1})"}, true});
+  expect_parsed(options, begin + plain("f", "{'a': 1}") + end, {"", "", {"f({'a': 1})"}, true});
 }
 
 TEST(CallFormats, Kimi) {
@@ -167,27 +169,28 @@ TEST(CallFormats, Kimi) {
       ">"
       R"({"a": 1}<|tool_call_end|><|tool_call_begin|>functions.g.h:1<|tool_call_argument_begin|>{})"
       "<|tool_call_end|><|tool_calls_section_end|>";
-  expect(options, text, {"Well.", "", {R"(f({"a": 1}))", "g.h({})"}});
+  expect_parsed(options, text, {"Well.", "", {R"(f({"a": 1}))", "g.h({})"}});
   const auto parser = make_chat_parser(options);
   EXPECT_EQ(parser->push(text).calls.front().id, "functions.f:0")
       << "the template needs its own ids";
   ChatParserOptions one = options;
   one.parallel = false;
-  expect(one, text, {"Well.", "", {R"(f({"a": 1}))"}});
+  expect_parsed(one, text, {"Well.", "", {R"(f({"a": 1}))"}});
 }
 
 TEST(CallFormats, Pythonic) {
   const ChatParserOptions options{.format = ToolFormat::kPythonic};
-  expect(options,
-         R"( [f(a=1, b='x\'y', c=[True, {"k": None}], d=-2.5), g.h()])",
-         {"", "", {R"(f({"a": 1, "b": "x'y", "c": [true, {"k": null}], "d": -2.5}))", "g.h({})"}});
-  expect(options, "<|python_start|>[g()]<|python_end|>", {"", "", {"g({})"}});
-  expect(options, "[g(), f(a=1", {"", "", {"g({})"}, true});
-  expect(options, "[f(a=", {"[f(a=", "", {}, true});
-  expect(options, "A list: [f()]", {"A list: [f()]", "", {}});
+  expect_parsed(
+      options,
+      R"( [f(a=1, b='x\'y', c=[True, {"k": None}], d=-2.5), g.h()])",
+      {"", "", {R"(f({"a": 1, "b": "x'y", "c": [true, {"k": null}], "d": -2.5}))", "g.h({})"}});
+  expect_parsed(options, "<|python_start|>[g()]<|python_end|>", {"", "", {"g({})"}});
+  expect_parsed(options, "[g(), f(a=1", {"", "", {"g({})"}, true});
+  expect_parsed(options, "[f(a=", {"[f(a=", "", {}, true});
+  expect_parsed(options, "A list: [f()]", {"A list: [f()]", "", {}});
   for (const char* text :
        {"[1, 2]", "[f]", "[f(1)]", "[f(a=b)]", "[]", "[f(a=01)]", "[f(a={1: 2})]"}) {
-    expect(options, text, {text, "", {}, true});
+    expect_parsed(options, text, {text, "", {}, true});
   }
 }
 
@@ -313,11 +316,11 @@ TEST(CallFormats, NoTextDependsOnItsPieces) {
     if (options.format == ToolFormat::kHarmony) {
       options.reasoning = ReasoningFormat::kHarmony;
     }
-    const Parsed at_once = parse(options, text, text.size() + 1);
+    const ParsedCalls at_once = parse_calls(options, text, text.size() + 1);
     num_calls += static_cast<int>(at_once.calls.size());
     ASSERT_LE(at_once.content.size() + at_once.reasoning.size(), text.size()) << text;
     for (const size_t step : {1, 2, 5, 17}) {
-      const Parsed got = parse(options, text, step);
+      const ParsedCalls got = parse_calls(options, text, step);
       ASSERT_EQ(got.content, at_once.content) << text << " by " << step;
       ASSERT_EQ(got.reasoning, at_once.reasoning) << text << " by " << step;
       ASSERT_EQ(got.calls, at_once.calls) << text << " by " << step;
@@ -334,7 +337,8 @@ TEST(CallFormats, ReasoningComesFirst) {
                                     .begins_reasoning = begins};
     const std::string thought =
         begins ? "a <tool_call> b</think>\n" : "<think>a <tool_call> b</think>\n";
-    expect(options, thought + "<tool_call>g</tool_call>", {"", "a <tool_call> b", {"g({})"}});
+    expect_parsed(
+        options, thought + "<tool_call>g</tool_call>", {"", "a <tool_call> b", {"g({})"}});
     const auto parser = make_chat_parser(options);
     const ChatPiece piece = parse_whole(*parser, thought + "x <tool_call>{}</tool_call>", false);
     EXPECT_EQ(piece.content, "x <tool_call>{}</tool_call>");
@@ -344,20 +348,20 @@ TEST(CallFormats, ReasoningComesFirst) {
 
 TEST(CallFormats, GranitesReasoning) {
   ChatParserOptions options{.format = ToolFormat::kHermes, .reasoning = ReasoningFormat::kGranite};
-  expect(options,
-         "Here is my thought process: it is\nso. Here is my response:\n\nYes. ",
-         {"Yes. ", "it is\nso.", {}});
-  expect(options,
-         "<think>\na < b\n</think>\n<response>\nYes </b>.\n</response>",
-         {"Yes </b>.", "a < b", {}});
-  expect(
+  expect_parsed(options,
+                "Here is my thought process: it is\nso. Here is my response:\n\nYes. ",
+                {"Yes. ", "it is\nso.", {}});
+  expect_parsed(options,
+                "<think>\na < b\n</think>\n<response>\nYes </b>.\n</response>",
+                {"Yes </b>.", "a < b", {}});
+  expect_parsed(
       options,
       "Here's my thought process: x Here's my response: <tool_call>{\"name\": \"f\"}</tool_call>",
       {"", "x", {"f({})"}});
-  expect(options, "Here is my answer.", {"Here is my answer.", "", {}});
-  expect(options, "<think>cut off </thi", {"", "cut off </thi", {}});
+  expect_parsed(options, "Here is my answer.", {"Here is my answer.", "", {}});
+  expect_parsed(options, "<think>cut off </thi", {"", "cut off </thi", {}});
   options.include_reasoning = false;
-  expect(options, "<think>a</think>b", {"b", "", {}});
+  expect_parsed(options, "<think>a</think>b", {"b", "", {}});
 }
 
 TEST(CallFormats, Harmony) {
@@ -366,39 +370,41 @@ TEST(CallFormats, Harmony) {
   const std::string next = "<|start|>assistant";
   const std::string final = "<|channel|>final<|message|>";
   const std::string header = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>";
-  expect(options, final + "Yes <|b.", {"Yes <|b.", "", {}});
-  expect(options, thought + next + final + "Yes.<|return|>", {"Yes.", "Hm < so.", {}});
-  expect(options, thought + next + header + R"({"a": 1})", {"", "Hm < so.", {R"(f({"a": 1}))"}});
+  expect_parsed(options, final + "Yes <|b.", {"Yes <|b.", "", {}});
+  expect_parsed(options, thought + next + final + "Yes.<|return|>", {"Yes.", "Hm < so.", {}});
+  expect_parsed(
+      options, thought + next + header + R"({"a": 1})", {"", "Hm < so.", {R"(f({"a": 1}))"}});
   // The recipient before the channel, as the template writes it.
-  expect(options,
-         " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
-         {"", "", {"f({})"}});
-  expect(options,
-         thought + next + " to=functions.f<|channel|>commentary json<|message|>{}<|call|>" + next +
-             header + R"({"b": []}<|call|>)",
-         {"", "Hm < so.", {"f({})", R"(f({"b": []}))"}});
-  expect(options,
-         "<|channel|>commentary<|message|>I look it up.<|end|>" + next + header + "{}",
-         {"I look it up.", "", {"f({})"}});
-  expect(options, thought + next + thought, {"", "Hm < so.\nHm < so.", {}});
+  expect_parsed(options,
+                " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+                {"", "", {"f({})"}});
+  expect_parsed(options,
+                thought + next + " to=functions.f<|channel|>commentary json<|message|>{}<|call|>" +
+                    next + header + R"({"b": []}<|call|>)",
+                {"", "Hm < so.", {"f({})", R"(f({"b": []}))"}});
+  expect_parsed(options,
+                "<|channel|>commentary<|message|>I look it up.<|end|>" + next + header + "{}",
+                {"I look it up.", "", {"f({})"}});
+  expect_parsed(options, thought + next + thought, {"", "Hm < so.\nHm < so.", {}});
   // A call of a built-in tool in the reasoning is reasoning.
-  expect(options, "<|channel|>analysis to=browser.search code<|message|>{}<|end|>", {"", "{}", {}});
+  expect_parsed(
+      options, "<|channel|>analysis to=browser.search code<|message|>{}<|end|>", {"", "{}", {}});
   // An answer that continues the prompt's message has no header.
-  expect(options, "and so on.", {"and so on.", "", {}});
+  expect_parsed(options, "and so on.", {"and so on.", "", {}});
   // A call of no function is content.
-  expect(options, "<|channel|>commentary to=functions.<|message|>{}", {"{}", "", {}});
+  expect_parsed(options, "<|channel|>commentary to=functions.<|message|>{}", {"{}", "", {}});
   // Cut off in a header, in reasoning, in a call.
-  expect(options, thought + next + "<|channel|>fin", {"", "Hm < so.", {}});
-  expect(options, "<|channel|>analysis<|message|>Hm <|e", {"", "Hm <|e", {}});
-  expect(options, header + R"({"a": )", {"", "", {R"(f({"a": ))"}, true});
+  expect_parsed(options, thought + next + "<|channel|>fin", {"", "Hm < so.", {}});
+  expect_parsed(options, "<|channel|>analysis<|message|>Hm <|e", {"", "Hm <|e", {}});
+  expect_parsed(options, header + R"({"a": )", {"", "", {R"(f({"a": ))"}, true});
   const auto parser = make_chat_parser(options);
   const ChatPiece piece = parse_whole(*parser, thought + next + header + "{'a': 1}", false);
   EXPECT_EQ(piece.content, "{'a': 1}") << "no JSON is content";
   EXPECT_TRUE(piece.calls.empty());
   options.format = ToolFormat::kNone;
-  expect(options, thought + next + header + "{}", {"{}", "Hm < so.", {}});
+  expect_parsed(options, thought + next + header + "{}", {"{}", "Hm < so.", {}});
   options.include_reasoning = false;
-  expect(options, thought + next + final + "Yes.", {"Yes.", "", {}});
+  expect_parsed(options, thought + next + final + "Yes.", {"Yes.", "", {}});
 }
 
 }  // namespace

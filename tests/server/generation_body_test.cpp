@@ -16,21 +16,21 @@
 namespace warprow {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 enum class Kind { kCompletions, kChat };
 
-Result<GenerationBody> parse(Kind kind, const std::string& text) {
+Result<GenerationBody> parse_body(Kind kind, const std::string& text) {
   return kind == Kind::kChat ? parse_chat_body(text) : parse_completions_body(text);
 }
 GenerationBody read(Kind kind, const std::string& text) {
-  const Result<GenerationBody> body = parse(kind, text);
+  const Result<GenerationBody> body = parse_body(kind, text);
   EXPECT_TRUE(body) << text << ": " << (body ? "" : body.error().message);
   return body ? *body : GenerationBody{};
 }
 std::string refusal(Kind kind, const std::string& text) {
-  const Result<GenerationBody> body = parse(kind, text);
+  const Result<GenerationBody> body = parse_body(kind, text);
   EXPECT_FALSE(body) << text;
   return body ? "" : body.error().message;
 }

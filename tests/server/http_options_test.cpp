@@ -28,7 +28,7 @@ TEST(CorsHeaders, APreflightMaySendWhatItAsksFor) {
     EXPECT_EQ(allowed_headers(odd), "Authorization, Content-Type, X-Request-Id") << odd;
   }
   EXPECT_THAT(cors_headers({.origins = {"https://a.example"}}, "https://b.example", wanted),
-              testing::IsEmpty());
+              ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -23,25 +23,27 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 // `fields` follow max_tokens.
-json chat_of(const std::string& fields) {
+json chat_of_message(const std::string& fields) {
   const Result<OrderedJson> chat =
       parse_messages_body(R"({"max_tokens": 9, )" + fields + "}", false);
   EXPECT_TRUE(chat) << (chat ? "" : chat.error().message);
   return chat ? json::parse(chat->dump()) : json();
 }
-json messages_of(const std::string& list) { return chat_of("\"messages\": " + list)["messages"]; }
-std::string refusal(const std::string& body) {
+json messages_of(const std::string& list) {
+  return chat_of_message("\"messages\": " + list)["messages"];
+}
+std::string messages_refusal(const std::string& body) {
   const Result<OrderedJson> chat = parse_messages_body(body, false);
   EXPECT_FALSE(chat) << body;
   return chat ? "" : chat.error().message;
 }
 std::string refused_content(const std::string& role, const std::string& content) {
-  return refusal(R"({"max_tokens": 9, "messages": [{"role": ")" + role + R"(", "content": )" +
-                 content + "}]}");
+  return messages_refusal(R"({"max_tokens": 9, "messages": [{"role": ")" + role +
+                          R"(", "content": )" + content + "}]}");
 }
 
 TEST(MessagesBody, BecomesAChat) {
-  const json chat = chat_of(R"("model": "m", "stream": true, "temperature": 0.5, "top_k": 4,
+  const json chat = chat_of_message(R"("model": "m", "stream": true, "temperature": 0.5, "top_k": 4,
     "system": [{"type": "text", "text": "be"}, {"type": "text", "text": "kind", "cache_control": {}}],
     "messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["x"], "metadata": {"user_id": "u"},
     "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
@@ -59,8 +61,8 @@ TEST(MessagesBody, BecomesAChat) {
 
 TEST(MessagesBody, ChoicesOfTools) {
   const auto choice = [](const std::string& value) {
-    return chat_of(R"("messages": [{"role": "user", "content": "hi"}], "tool_choice": )" +
-                   value)["tool_choice"];
+    return chat_of_message(R"("messages": [{"role": "user", "content": "hi"}], "tool_choice": )" +
+                           value)["tool_choice"];
   };
   EXPECT_EQ(choice(R"({"type": "auto"})"), "auto");
   EXPECT_EQ(choice(R"({"type": "none"})"), "none");
@@ -90,22 +92,23 @@ TEST(MessagesBody, TurnsWithTools) {
 }
 
 TEST(MessagesBody, AnAssistantsLastMessageGoesOn) {
-  const json chat = chat_of(
+  const json chat = chat_of_message(
       R"("messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}])");
   EXPECT_EQ(chat["continue_final_message"], true);
   EXPECT_EQ(chat["add_generation_prompt"], false);
   EXPECT_TRUE(parse_chat_body(chat.dump()));
-  EXPECT_FALSE(chat_of(R"("messages": [{"role": "user", "content": "hi"}])")
+  EXPECT_FALSE(chat_of_message(R"("messages": [{"role": "user", "content": "hi"}])")
                    .contains("continue_final_message"));
 }
 
 TEST(MessagesBody, WhatItCannotBe) {
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": "x"}]})"),
+  EXPECT_EQ(messages_refusal(R"({"messages": [{"role": "user", "content": "x"}]})"),
             "max_tokens: must be a whole number, not null");
-  EXPECT_EQ(refusal(R"({"max_tokens": 9})"),
+  EXPECT_EQ(messages_refusal(R"({"max_tokens": 9})"),
             "messages: must be a list of one message or more, not null");
-  EXPECT_EQ(refusal(R"({"max_tokens": 9, "messages": [{"role": "system", "content": "x"}]})"),
-            "messages[0].role: must be user or assistant, not \"system\"");
+  EXPECT_EQ(
+      messages_refusal(R"({"max_tokens": 9, "messages": [{"role": "system", "content": "x"}]})"),
+      "messages[0].role: must be user or assistant, not \"system\"");
   EXPECT_EQ(refused_content("user", "7"),
             "messages[0].content: must be text or a list of blocks, not 7");
   EXPECT_EQ(refused_content("user", R"([{"type": "image", "source": {}}])"),
@@ -139,12 +142,12 @@ TEST(MessagesBody, WhatItCannotBe) {
            {R"("output_config": {"format": {"type": "json"}})",
             "output_config.format: must be an object of type json_schema with a schema, not "
             "{\"type\":\"json\"}"}}) {
-    EXPECT_EQ(refusal(good + field + "}"), message);
+    EXPECT_EQ(messages_refusal(good + field + "}"), message);
   }
 }
 
 TEST(MessagesBody, UnknownFieldsAreReported) {
-  const json chat = chat_of(
+  const json chat = chat_of_message(
       R"("messages": [{"role": "user", "content": "x"}], "service_tier": "auto", "seed": 3, "stop": null)");
   const Result<GenerationBody> body = parse_chat_body(chat.dump());
   ASSERT_TRUE(body);
@@ -152,7 +155,7 @@ TEST(MessagesBody, UnknownFieldsAreReported) {
   EXPECT_EQ(body->sampling.seed, 3);
 }
 
-RequestUpdate update(const std::string& text, FinishReason reason = FinishReason::kNone) {
+RequestUpdate message_update(const std::string& text, FinishReason reason = FinishReason::kNone) {
   RequestUpdate out;
   out.text = text;
   out.finish_reason = reason;
@@ -162,18 +165,18 @@ RequestUpdate update(const std::string& text, FinishReason reason = FinishReason
   return out;
 }
 
-std::unique_ptr<AnswerWriter> writer(const ChatParserOptions& options) {
+std::unique_ptr<AnswerWriter> messages_writer(const ChatParserOptions& options) {
   const AnswerInfo info{.id = "msg-1", .model = "m", .created = 5};
   return make_messages_writer(info, 7, [options](size_t) { return make_chat_parser(options); });
 }
 
 json whole(const RequestUpdate& ended,
            const ChatParserOptions& options = {.reasoning = ReasoningFormat::kThink}) {
-  return json::parse(writer(options)->whole({&ended, 1}));
+  return json::parse(messages_writer(options)->whole({&ended, 1}));
 }
 
 TEST(MessagesWriter, Whole) {
-  EXPECT_EQ(whole(update("<think>hm</think>yes", FinishReason::kLength)),
+  EXPECT_EQ(whole(message_update("<think>hm</think>yes", FinishReason::kLength)),
             json::parse(R"({"id": "msg-1",
     "type": "message", "role": "assistant", "model": "m", "content": [
       {"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "yes"}],
@@ -182,16 +185,16 @@ TEST(MessagesWriter, Whole) {
 }
 
 TEST(MessagesWriter, ReasonsToStop) {
-  EXPECT_EQ(whole(update("a", FinishReason::kStop))["stop_reason"], "end_turn");
-  RequestUpdate stopped = update("a", FinishReason::kStop);
+  EXPECT_EQ(whole(message_update("a", FinishReason::kStop))["stop_reason"], "end_turn");
+  RequestUpdate stopped = message_update("a", FinishReason::kStop);
   stopped.stop_reason = std::string("END");
   EXPECT_EQ(whole(stopped)["stop_reason"], "stop_sequence");
   EXPECT_EQ(whole(stopped)["stop_sequence"], "END");
   stopped.stop_reason = int64_t{7};  // a token id that the model ends with
   EXPECT_EQ(whole(stopped)["stop_reason"], "end_turn");
   const json call =
-      whole(update("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>",
-                   FinishReason::kStop),
+      whole(message_update("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>",
+                           FinishReason::kStop),
             {.format = ToolFormat::kHermes});
   EXPECT_EQ(call["stop_reason"], "tool_use");
   EXPECT_EQ(call["content"][0]["name"], "f");
@@ -199,15 +202,15 @@ TEST(MessagesWriter, ReasonsToStop) {
 }
 
 TEST(MessagesWriter, AnEmptyAnswerHasNoBlocks) {
-  EXPECT_EQ(whole(update("", FinishReason::kStop))["content"], json::array());
+  EXPECT_EQ(whole(message_update("", FinishReason::kStop))["content"], json::array());
 }
 
 TEST(MessagesWriter, StreamsTextThenACall) {
-  const auto stream = writer({.format = ToolFormat::kHermes});
-  std::string text = stream->events(0, update("so "));
+  const auto stream = messages_writer({.format = ToolFormat::kHermes});
+  std::string text = stream->events(0, message_update("so "));
   text += stream->events(
-      0, update("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>"));
-  const std::vector<RequestUpdate> ended{update("", FinishReason::kStop)};
+      0, message_update("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>"));
+  const std::vector<RequestUpdate> ended{message_update("", FinishReason::kStop)};
   text += stream->events(0, ended[0]);
   text += stream->last_events(ended, false);
   std::vector<std::string> types;
@@ -241,7 +244,7 @@ TEST(MessagesWriter, StreamsTextThenACall) {
 }
 
 TEST(MessagesWriter, AnErrorEndsTheStream) {
-  const std::string text = writer({.reasoning = ReasoningFormat::kThink})
+  const std::string text = messages_writer({.reasoning = ReasoningFormat::kThink})
                                ->error_events({503, "service_unavailable", "bye"});
   EXPECT_EQ(text,
             "event: error\ndata: "

@@ -21,19 +21,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-json chat_of(const std::string& body) {
+json chat_of_response(const std::string& body) {
   const Result<ResponsesBody> read = parse_responses_body(body);
   EXPECT_TRUE(read) << (read ? "" : read.error().message);
   return read ? json::parse(read->chat.dump()) : json();
 }
-std::string refusal(const std::string& body) {
+std::string responses_refusal(const std::string& body) {
   const Result<ResponsesBody> read = parse_responses_body(body);
   EXPECT_FALSE(read) << body;
   return read ? "" : read.error().message;
 }
 
 TEST(ResponsesBody, BecomesAChat) {
-  const json chat = chat_of(R"({"instructions": "be kind", "input": "hi", "max_output_tokens": 9,
+  const json chat =
+      chat_of_response(R"({"instructions": "be kind", "input": "hi", "max_output_tokens": 9,
     "temperature": 0.5, "store": false, "metadata": {"a": "b"}, "reasoning": {"effort": "low"},
     "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": true}],
     "tool_choice": {"type": "function", "name": "f"},
@@ -64,14 +65,14 @@ TEST(ResponsesBody, WhatWouldChangeTheAnswerIsRefused) {
            {R"("text": "x")", "text: must be an object, not \"x\""},
            {R"("reasoning": 3)", "reasoning: must be an object, not 3"},
            {R"("stream_options": 3)", "stream_options: must be an object, not 3"}}) {
-    EXPECT_EQ(refusal(R"({"input": "x", )" + field + "}"), message);
+    EXPECT_EQ(responses_refusal(R"({"input": "x", )" + field + "}"), message);
   }
 }
 
 // Fields that clients send by default, or as null.
 TEST(ResponsesBody, WhatChangesNothingIsNotNamed) {
   const auto ignored = [](const std::string& fields) {
-    const json chat = chat_of(R"({"input": "x", "stream": true, )" + fields + "}");
+    const json chat = chat_of_response(R"({"input": "x", "stream": true, )" + fields + "}");
     const Result<GenerationBody> body = parse_chat_body(chat.dump());
     EXPECT_TRUE(body) << fields;
     return body ? body->ignored : std::vector<std::string>{};
@@ -96,7 +97,7 @@ TEST(ResponsesBody, WhatChangesNothingIsNotNamed) {
 }
 
 TEST(ResponsesBody, ItemsOfAnEarlierTurn) {
-  const json chat = chat_of(R"({"input": [{"role": "developer", "content": "d"},
+  const json chat = chat_of_response(R"({"input": [{"role": "developer", "content": "d"},
     {"type": "reasoning", "id": "r"},
     {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c", "output": "7"},
@@ -113,11 +114,12 @@ TEST(ResponsesBody, ItemsOfAnEarlierTurn) {
 TEST(ResponsesBody, EarlierReasoningStaysWithItsMessage) {
   const std::string reasoning =
       R"({"type": "reasoning", "id": "r", "content": [{"type": "reasoning_text", "text": "I add."}]})";
-  const json chat = chat_of(R"({"input": [{"role": "user", "content": "7?"}, )" + reasoning + R"(,
+  const json chat =
+      chat_of_response(R"({"input": [{"role": "user", "content": "7?"}, )" + reasoning + R"(,
     {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c", "output": "7"}, )" +
-                            reasoning + R"(, {"role": "assistant", "content": "8"}, )" + reasoning +
-                            R"(, {"role": "user", "content": "so?"}, )" + reasoning + "]}");
+                       reasoning + R"(, {"role": "assistant", "content": "8"}, )" + reasoning +
+                       R"(, {"role": "user", "content": "so?"}, )" + reasoning + "]}");
   const json& messages = chat["messages"];
   ASSERT_EQ(messages.size(), 5U) << messages;
   EXPECT_EQ(messages[1]["reasoning_content"], "I add.");
@@ -129,17 +131,19 @@ TEST(ResponsesBody, EarlierReasoningStaysWithItsMessage) {
 }
 
 TEST(ResponsesBody, WhatItCannotBe) {
-  EXPECT_THAT(refusal("{}"), HasSubstr("input: must be text"));
-  EXPECT_THAT(refusal(R"({"input": [7]})"), HasSubstr("input[0].content: must be text"));
-  EXPECT_THAT(refusal(R"({"input": "x", "previous_response_id": "r"})"), HasSubstr("not stored"));
-  EXPECT_THAT(refusal(R"({"input": "x", "tools": [{"type": "web_search"}]})"),
+  EXPECT_THAT(responses_refusal("{}"), HasSubstr("input: must be text"));
+  EXPECT_THAT(responses_refusal(R"({"input": [7]})"), HasSubstr("input[0].content: must be text"));
+  EXPECT_THAT(responses_refusal(R"({"input": "x", "previous_response_id": "r"})"),
+              HasSubstr("not stored"));
+  EXPECT_THAT(responses_refusal(R"({"input": "x", "tools": [{"type": "web_search"}]})"),
               HasSubstr("tools[0]"));
-  EXPECT_THAT(refusal(R"({"input": [{"type": "function_call", "name": "f", "arguments": ")" +
-                      std::string(65, '[') + R"("}]})"),
-              HasSubstr("input[0].arguments: nests deeper than 64 levels"));
+  EXPECT_THAT(
+      responses_refusal(R"({"input": [{"type": "function_call", "name": "f", "arguments": ")" +
+                        std::string(65, '[') + R"("}]})"),
+      HasSubstr("input[0].arguments: nests deeper than 64 levels"));
 }
 
-RequestUpdate update(const std::string& text, FinishReason reason = FinishReason::kNone) {
+RequestUpdate response_update(const std::string& text, FinishReason reason = FinishReason::kNone) {
   RequestUpdate out;
   out.text = text;
   out.finish_reason = reason;
@@ -148,15 +152,17 @@ RequestUpdate update(const std::string& text, FinishReason reason = FinishReason
   return out;
 }
 
-std::unique_ptr<AnswerWriter> writer(const ChatParserOptions& options) {
+std::unique_ptr<AnswerWriter> responses_writer(const ChatParserOptions& options) {
   const AnswerInfo info{.id = "resp-1", .model = "m", .created = 5};
   return make_responses_writer(
       info, {{"store", false}}, [options](size_t) { return make_chat_parser(options); });
 }
 
 TEST(ResponsesWriter, Whole) {
-  const std::vector<RequestUpdate> choices{update("<think>hm</think>yes", FinishReason::kLength)};
-  const json out = json::parse(writer({.reasoning = ReasoningFormat::kThink})->whole(choices));
+  const std::vector<RequestUpdate> choices{
+      response_update("<think>hm</think>yes", FinishReason::kLength)};
+  const json out =
+      json::parse(responses_writer({.reasoning = ReasoningFormat::kThink})->whole(choices));
   EXPECT_EQ(out["status"], "incomplete");
   EXPECT_EQ(out["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(out["output"][0]["content"][0]["text"], "hm");
@@ -166,10 +172,11 @@ TEST(ResponsesWriter, Whole) {
 }
 
 TEST(ResponsesWriter, StreamsTextThenACall) {
-  const auto stream = writer({.format = ToolFormat::kHermes});
-  std::string text = stream->events(0, update("so "));
-  text += stream->events(0, update("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"));
-  const std::vector<RequestUpdate> ended{update("", FinishReason::kStop)};
+  const auto stream = responses_writer({.format = ToolFormat::kHermes});
+  std::string text = stream->events(0, response_update("so "));
+  text += stream->events(
+      0, response_update("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"));
+  const std::vector<RequestUpdate> ended{response_update("", FinishReason::kStop)};
   text += stream->events(0, ended[0]);
   text += stream->last_events(ended, false);
   std::vector<std::string> types;

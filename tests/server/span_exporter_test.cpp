@@ -67,7 +67,7 @@ TEST(SpanTarget, IsAUrl) {
   }
 }
 
-ChoiceRecord record() {
+ChoiceRecord traced_record() {
   using std::chrono::milliseconds;
   RequestTrace trace;
   trace.temperature = 0.5;
@@ -99,7 +99,7 @@ json attributes(const json& span) {
 
 TEST(SpanExporter, SpansHaveVllmsAttributes) {
   SpanExporter exporter({.origin = {}, .service_name = "tests", .model = "toy"});
-  const json span = json::parse(exporter.span(record()));
+  const json span = json::parse(exporter.span(traced_record()));
   EXPECT_EQ(span["name"], "llm_request");
   EXPECT_EQ(span["kind"], 2);
   EXPECT_EQ(span["traceId"].get<std::string>().size(), 32U);
@@ -124,7 +124,7 @@ TEST(SpanExporter, SpansHaveVllmsAttributes) {
                   {"gen_ai.latency.time_in_model_prefill", 0.25},
                   {"gen_ai.latency.time_in_model_decode", 1.5},
                   {"gen_ai.latency.time_in_model_inference", 1.75}}));
-  const json other = json::parse(exporter.span(record()));
+  const json other = json::parse(exporter.span(traced_record()));
   EXPECT_NE(other["traceId"], span["traceId"]);
   EXPECT_NE(other["spanId"], span["spanId"]);
   const json body = json::parse(exporter.body({span.dump(), other.dump()}));
@@ -136,7 +136,7 @@ TEST(SpanExporter, SpansHaveVllmsAttributes) {
 
 TEST(SpanExporter, ASpanBelongsToTheClientsTrace) {
   SpanExporter exporter(SpanTarget{});
-  ChoiceRecord failed = record();
+  ChoiceRecord failed = traced_record();
   RequestTrace trace = *failed.trace;
   trace.context = *parse_traceparent(kParent, "a=1");
   failed.trace = std::make_shared<RequestTrace>(trace);

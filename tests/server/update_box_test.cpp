@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-RequestUpdate update(const char* text, FinishReason reason = FinishReason::kNone) {
+RequestUpdate boxed_update(const char* text, FinishReason reason = FinishReason::kNone) {
   RequestUpdate out;
   out.text = text;
   out.token_ids = {static_cast<TokenId>(text[0])};
@@ -18,9 +18,9 @@ TEST(UpdateBox, JoinsWhatIsNotTakenAndWakesOnce) {
   int num_wakes = 0;
   UpdateBox box(2, true, [&] { ++num_wakes; });
   EXPECT_TRUE(box.take().empty());
-  box.push(1, update("a"));
-  box.push(1, update("b", FinishReason::kStop));
-  box.push(0, update("c"));
+  box.push(1, boxed_update("a"));
+  box.push(1, boxed_update("b", FinishReason::kStop));
+  box.push(0, boxed_update("c"));
   EXPECT_EQ(num_wakes, 1);
   const auto news = box.take();
   ASSERT_EQ(news.size(), 2U);
@@ -30,18 +30,18 @@ TEST(UpdateBox, JoinsWhatIsNotTakenAndWakesOnce) {
   EXPECT_EQ(news[1].second.token_ids, (std::vector<TokenId>{'a', 'b'}));
   EXPECT_EQ(news[1].second.finish_reason, FinishReason::kStop);
   EXPECT_TRUE(box.take().empty());
-  box.push(0, update("d"));
+  box.push(0, boxed_update("d"));
   EXPECT_EQ(num_wakes, 2);
   EXPECT_EQ(box.take()[0].second.text, "d");
 }
 
 TEST(UpdateBox, KeepsWhatCameWithTheFirstToken) {
   UpdateBox box(1, true, [] {});
-  RequestUpdate first = update("a");
+  RequestUpdate first = boxed_update("a");
   first.prompt_logprobs = {{.token_id = 7, .logprob = -1.0F, .rank = 1, .top = {}}};
   first.hidden_states = {1.0F};
   box.push(0, first);
-  RequestUpdate second = update("b");
+  RequestUpdate second = boxed_update("b");
   second.hidden_states = {2.0F};
   box.push(0, second);
   const RequestUpdate joined = box.take()[0].second;
@@ -53,10 +53,10 @@ TEST(UpdateBox, KeepsWhatCameWithTheFirstToken) {
 TEST(UpdateBox, ForAWholeAnswerItWakesAtTheEnd) {
   int num_wakes = 0;
   UpdateBox box(2, false, [&] { ++num_wakes; });
-  box.push(0, update("a", FinishReason::kStop));
-  box.push(1, update("b"));
+  box.push(0, boxed_update("a", FinishReason::kStop));
+  box.push(1, boxed_update("b"));
   EXPECT_EQ(num_wakes, 0);
-  box.push(1, update("c", FinishReason::kLength));
+  box.push(1, boxed_update("c", FinishReason::kLength));
   EXPECT_EQ(num_wakes, 1);
 }
 
@@ -64,7 +64,7 @@ TEST(UpdateBox, AClosedBoxWakesNobody) {
   int num_wakes = 0;
   UpdateBox box(1, true, [&] { ++num_wakes; });
   box.close();
-  box.push(0, update("a"));
+  box.push(0, boxed_update("a"));
   EXPECT_EQ(num_wakes, 0);
 }
 

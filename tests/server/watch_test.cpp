@@ -22,7 +22,7 @@ using nlohmann::json;
 using std::chrono_literals::operator""s;
 using ::testing::HasSubstr;
 
-RequestUpdate update(std::vector<TokenId> ids, FinishReason reason = FinishReason::kNone) {
+RequestUpdate watched_update(std::vector<TokenId> ids, FinishReason reason = FinishReason::kNone) {
   RequestUpdate out;
   out.id = 7;
   out.token_ids = std::move(ids);
@@ -61,12 +61,12 @@ TEST(RequestJournal, FollowsAChoiceToItsEnd) {
   EXPECT_FALSE(journal.reserve(1, 1));
   const auto probe = journal.begin(record("a-1"));
   probe->set_id(7);
-  probe->note(update({4}));
+  probe->note(watched_update({4}));
   ASSERT_EQ(journal.live().size(), 1);
   EXPECT_EQ(journal.live()[0].id, 7);
   EXPECT_EQ(journal.live()[0].num_output_toks, 1);
   const EngineClock::time_point before_end = EngineClock::now();
-  probe->note(update({5, 6}, FinishReason::kStop));
+  probe->note(watched_update({5, 6}, FinishReason::kStop));
   EXPECT_TRUE(journal.live().empty());
   EXPECT_EQ(journal.num_live(), 0);
   const auto ended = journal.seen_since(before_end);
@@ -76,7 +76,7 @@ TEST(RequestJournal, FollowsAChoiceToItsEnd) {
   EXPECT_TRUE(journal.seen_since(EngineClock::now()).empty());
   for (size_t i = 0; i < RequestJournal::kMaxEnded + 5; ++i) {
     ASSERT_TRUE(journal.reserve(1, 1));
-    journal.begin(record("b"))->note(update({}, FinishReason::kAbort));
+    journal.begin(record("b"))->note(watched_update({}, FinishReason::kAbort));
   }
   EXPECT_EQ(journal.seen_since(before_end).size(), RequestJournal::kMaxEnded);
 }
@@ -86,7 +86,7 @@ TEST(RequestJournal, AnEndBeforeItsIdIsSetHasTheId) {
   RequestJournal journal(metrics);
   ASSERT_TRUE(journal.reserve(1, 1));
   const auto probe = journal.begin(record("a-1"));
-  probe->note(update({4}, FinishReason::kLength));
+  probe->note(watched_update({4}, FinishReason::kLength));
   probe->set_id(7);
   const auto ended = journal.find("a-1", "");
   ASSERT_EQ(ended.size(), 1);
@@ -99,8 +99,8 @@ class Watched : public ::testing::Test {
   void SetUp() override {
     watch_.journal.reserve(2, 9);
     live_ = watch_.journal.begin(record("cmpl-live"));
-    live_->note(update({4}));
-    watch_.journal.begin(record("cmpl-ended"))->note(update({4, 5}, FinishReason::kLength));
+    live_->note(watched_update({4}));
+    watch_.journal.begin(record("cmpl-ended"))->note(watched_update({4, 5}, FinishReason::kLength));
     client_.submit(*engine_, testing::greedy_request({9, 3, 4}, 3));
     client_.wait(0);
   }
@@ -150,12 +150,12 @@ TEST_F(Watched, ChoicesOfOnePromptCountTogether) {
   watch_.journal.reserve(2, 9);
   const auto first = watch_.journal.begin(choice);
   const auto second = watch_.journal.begin(choice);
-  RequestUpdate seven = update({1, 2, 3, 4, 5, 6, 7}, FinishReason::kStop);
+  RequestUpdate seven = watched_update({1, 2, 3, 4, 5, 6, 7}, FinishReason::kStop);
   seven.num_cached_tokens = 2;
   first->note(seven);
   const std::string before = watch_.metrics.text(*engine_, "m");
   EXPECT_THAT(before, HasSubstr("vllm:request_max_num_generation_tokens_count" + labels + "} 0"));
-  second->note(update({1}, FinishReason::kStop));
+  second->note(watched_update({1}, FinishReason::kStop));
   const std::string text = watch_.metrics.text(*engine_, "m");
   EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum" + labels + "} 7\n"));
   const std::string by_source = "vllm:prompt_tokens_by_source_total" + labels + ",source=\"";

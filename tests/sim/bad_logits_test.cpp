@@ -17,7 +17,7 @@ namespace {
 using test::ModelRig;
 using test::RigOptions;
 
-Request request_of(uint64_t id, int32_t max_tokens) {
+Request greedy_request(uint64_t id, int32_t max_tokens) {
   Request request;
   request.id = id;
   for (uint64_t i = 0; i < 20 + id; ++i) {
@@ -32,7 +32,7 @@ Request request_of(uint64_t id, int32_t max_tokens) {
 
 // A bias that no client can send turns a row's logits into those of a broken model.
 Request broken_of(uint64_t id, float bias) {
-  Request request = request_of(id, 10);
+  Request request = greedy_request(id, 10);
   request.params.flags = SamplingParams::kHasTokenLists;
   TokenLists lists;
   lists.biases = {{64, bias}};
@@ -54,8 +54,8 @@ TEST(BadLogits, EndTheirRequestAlone) {
     ModelRig alone(options);
     ModelRig mixed(options);
     for (uint64_t id = 1; id <= 4; ++id) {
-      alone.add(request_of(id, 12));
-      mixed.add(request_of(id, 12));
+      alone.add(greedy_request(id, 12));
+      mixed.add(greedy_request(id, 12));
     }
     mixed.add(broken_of(5, std::nanf("")));
     mixed.add(broken_of(6, INFINITY));

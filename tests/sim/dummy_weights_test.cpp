@@ -43,7 +43,7 @@ EngineConfig dummy(const TempDir& dir) {
 }
 
 // A new engine's greedy answer to a prompt of token ids.
-std::vector<TokenId> answer(const EngineConfig& config) {
+std::vector<TokenId> answer_with(const EngineConfig& config) {
   const auto engine = load_engine(config);
   GenerationRequest request;
   request.prompt = std::vector<TokenId>{5, 400, 77, 12};
@@ -73,11 +73,11 @@ TEST(DummyWeights, AConfigIsEnoughAndEveryStartIsTheSame) {
       json config = tiny_config(architecture);
       config["tie_word_embeddings"] = tied;
       dir.write("config.json", config.dump());
-      const std::vector<TokenId> tokens = answer(dummy(dir));
+      const std::vector<TokenId> tokens = answer_with(dummy(dir));
       EXPECT_EQ(tokens.size(), 40U);
       EXPECT_GT(std::set<TokenId>(tokens.begin(), tokens.end()).size(), 4U)
           << "the logits are constant";
-      EXPECT_EQ(answer(dummy(dir)), tokens);
+      EXPECT_EQ(answer_with(dummy(dir)), tokens);
     }
   }
 }

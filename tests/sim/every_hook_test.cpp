@@ -24,7 +24,7 @@ using test::ModelRig;
 using test::RigOptions;
 using test::RigResult;
 
-constexpr const char* kConfig = R"({
+constexpr const char* kHookConfig = R"({
   "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96,
   "vocab_size": 300, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
@@ -167,7 +167,7 @@ RigOptions rig_options(const test::TempDir& dir, const std::string& mode) {
   return options;
 }
 
-std::map<uint64_t, RigResult> run(ModelRig& rig) {
+std::map<uint64_t, RigResult> run_hooks(ModelRig& rig) {
   for (uint64_t id = 1; id <= 12; ++id) {
     const auto i = static_cast<int32_t>(id);
     rig.add(test::numbered_request(id, 3 + 5 * i, 6 + 3 * i, 300));
@@ -175,18 +175,18 @@ std::map<uint64_t, RigResult> run(ModelRig& rig) {
   return rig.run();
 }
 
-class EveryHookTest : public testing::TestWithParam<std::string> {};
+class EveryHookTest : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          EveryHookTest,
-                         testing::Values("none", "piecewise", "full"),
+                         ::testing::Values("none", "piecewise", "full"),
                          [](const auto& mode) { return mode.param; });
 
 TEST_P(EveryHookTest, IsCalledInEveryStep) {
   test::TempDir dir;
-  dir.write("config.json", kConfig);
+  dir.write("config.json", kHookConfig);
   const RigOptions plain = rig_options(dir, GetParam());
   ModelRig without(plain);
-  const std::map<uint64_t, RigResult> expected = run(without);
+  const std::map<uint64_t, RigResult> expected = run_hooks(without);
 
   Calls calls;
   RigOptions options = plain;
@@ -204,7 +204,7 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
     before[i] = counted(static_cast<Counter>(i));
   }
   calls = {};
-  const std::map<uint64_t, RigResult> results = run(rig);
+  const std::map<uint64_t, RigResult> results = run_hooks(rig);
   ASSERT_EQ(results.size(), expected.size());
   for (const auto& [id, result] : expected) {
     EXPECT_EQ(result.tokens, results.at(id).tokens) << id;
@@ -245,7 +245,7 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
 
 TEST(EveryHookMemory, IsPlannedToTheByte) {
   test::TempDir dir;
-  dir.write("config.json", kConfig);
+  dir.write("config.json", kHookConfig);
   const RigOptions options = rig_options(dir, "none");
   Calls calls;
   RunnerOptions runner;

@@ -21,7 +21,7 @@
 namespace warprow {
 namespace {
 
-class GrammarOverlap : public testing::Test {
+class GrammarOverlap : public ::testing::Test {
  protected:
   static constexpr uint64_t kStructured = 1;
   static constexpr int32_t kTokens = 24;

@@ -18,14 +18,14 @@ using test::ModelRig;
 using test::RigOptions;
 using test::run_steps;
 
-constexpr const char* kConfig = R"({
+constexpr const char* kGraphConfig = R"({
   "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96,
   "vocab_size": 300, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
 
-class GraphSteps : public testing::Test {
+class GraphSteps : public ::testing::Test {
  protected:
-  GraphSteps() { dir_.write("config.json", kConfig); }
+  GraphSteps() { dir_.write("config.json", kGraphConfig); }
 
   [[nodiscard]] RigOptions options(const std::string& mode, const std::string& sizes) const {
     RigOptions options;

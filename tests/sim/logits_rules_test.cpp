@@ -27,7 +27,7 @@ using test::RandomModel;
 using test::RigOptions;
 using test::RigResult;
 
-constexpr int32_t kVocab = 512;
+constexpr int32_t kRulesVocab = 512;
 constexpr TokenId kFavourite = 77;
 
 class Rule final : public LogitsRule {
@@ -39,8 +39,8 @@ class Rule final : public LogitsRule {
   bool apply(const RowLogits& row) override {
     const std::lock_guard lock(mutex_);
     if (row.tokens.size() > 1 &&
-        row.tokens[1] ==
-            (row.tokens[0] + 17) % (kVocab - 1)) {  // a prompt of run(), not one of the warm-up
+        row.tokens[1] == (row.tokens[0] + 17) %
+                             (kRulesVocab - 1)) {  // a prompt of run(), not one of the warm-up
       histories.emplace(row.tokens.begin(), row.tokens.end());
       prompt_lens.insert(row.prompt_len);
     }
@@ -81,7 +81,7 @@ std::map<uint64_t, RigResult> run(const LogitsRules& rules,
     Request request;
     request.id = static_cast<uint64_t>(i);
     for (int32_t t = 0; t < 2 + 4 * i; ++t) {
-      request.prompt.push_back((i * 31 + t * 17) % (kVocab - 1));
+      request.prompt.push_back((i * 31 + t * 17) % (kRulesVocab - 1));
     }
     request.max_tokens = 6;
     request.params.num_logprobs = 1;
@@ -95,7 +95,7 @@ std::map<uint64_t, RigResult> run(const LogitsRules& rules,
   return rig.results();
 }
 
-class LogitsRulesTest : public testing::TestWithParam<const char*> {};
+class LogitsRulesTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LogitsRulesTest, SeeEveryTokenAndChangeEveryRow) {
   Rule watching(true, leave);
@@ -106,7 +106,7 @@ TEST_P(LogitsRulesTest, SeeEveryTokenAndChangeEveryRow) {
     EXPECT_EQ(watched.at(id).tokens, result.tokens) << id;
     std::vector<TokenId> history;
     for (int32_t t = 0; t < 2 + 4 * static_cast<int32_t>(id); ++t) {
-      history.push_back((static_cast<int32_t>(id) * 31 + t * 17) % (kVocab - 1));
+      history.push_back((static_cast<int32_t>(id) * 31 + t * 17) % (kRulesVocab - 1));
     }
     for (const TokenId token : result.tokens) {
       EXPECT_TRUE(watching.histories.contains(history)) << id << " at " << history.size();
@@ -123,7 +123,7 @@ TEST_P(LogitsRulesTest, SeeEveryTokenAndChangeEveryRow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Graphs, LogitsRulesTest, testing::Values("none", "full"));
+INSTANTIATE_TEST_SUITE_P(Graphs, LogitsRulesTest, ::testing::Values("none", "full"));
 
 TEST(LogitsRules, ApplyInOrderAndOnlyWhereTheyMatter) {
   Rule preferring(false,

@@ -71,7 +71,7 @@ class IdsToVectors {
   std::vector<uint8_t> matrix_;
 };
 
-std::map<uint64_t, test::RigResult> run(const RigOptions& options) {
+std::map<uint64_t, test::RigResult> run_embeds(const RigOptions& options) {
   ModelRig rig(options);
   for (int32_t i = 0; i < 10; ++i) {
     Request request;
@@ -92,9 +92,9 @@ std::map<uint64_t, test::RigResult> run(const RigOptions& options) {
   return rig.results();
 }
 
-class PromptEmbeds : public testing::TestWithParam<const char*> {};
+class PromptEmbedsSim : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PromptEmbeds, VectorsOfIdsGiveWhatTheIdsGive) {
+TEST_P(PromptEmbedsSim, VectorsOfIdsGiveWhatTheIdsGive) {
   const test::TempDir dir;
   RigOptions options;
   options.config.model = RandomModel{.hidden_size = kHidden}.write(dir);
@@ -105,11 +105,11 @@ TEST_P(PromptEmbeds, VectorsOfIdsGiveWhatTheIdsGive) {
   options.config.enable_prefix_caching = false;
   options.config.cudagraph_mode = GetParam();
   options.config.threads = options.device.num_threads = 1;
-  const auto expected = run(options);
+  const auto expected = run_embeds(options);
   IdsToVectors edit(embedding_bytes(dir.path().string()));
   options.config.enable_prompt_embeds = true;
   options.edit_step = std::ref(edit);
-  const auto results = run(options);
+  const auto results = run_embeds(options);
   EXPECT_GT(edit.num_replaced, 50);
   for (const auto& [id, result] : expected) {
     EXPECT_EQ(results.at(id).tokens, result.tokens) << "request " << id;
@@ -120,7 +120,7 @@ TEST_P(PromptEmbeds, VectorsOfIdsGiveWhatTheIdsGive) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Graphs, PromptEmbeds, testing::Values("none", "full", "piecewise"));
+INSTANTIATE_TEST_SUITE_P(Graphs, PromptEmbedsSim, ::testing::Values("none", "full", "piecewise"));
 
 }  // namespace
 }  // namespace warprow

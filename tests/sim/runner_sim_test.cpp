@@ -18,7 +18,7 @@ namespace {
 using test::ModelRig;
 using test::RigOptions;
 
-struct SimCase {
+struct RunnerSimCase {
   const char* name;
   const char* model;
   int64_t num_blocks;
@@ -26,11 +26,11 @@ struct SimCase {
   int32_t num_steps;
   uint32_t seed;
 };
-void PrintTo(const SimCase& sim, std::ostream* out) { *out << sim.name; }
+void PrintTo(const RunnerSimCase& sim, std::ostream* out) { *out << sim.name; }
 
 constexpr int32_t kNumPrompts = 48;
 
-RigOptions sim_options(const SimCase& sim) {
+RigOptions sim_options(const RunnerSimCase& sim) {
   RigOptions options;
   options.config.model = test::source_path("tests/golden/tiny/") + sim.model;
   options.config.dtype = "float32";
@@ -71,7 +71,8 @@ std::vector<Request> make_prompts(uint32_t seed) {
   return prompts;
 }
 
-std::vector<std::vector<TokenId>> alone(const SimCase& sim, const std::vector<Request>& prompts) {
+std::vector<std::vector<TokenId>> alone(const RunnerSimCase& sim,
+                                        const std::vector<Request>& prompts) {
   RigOptions options = sim_options(sim);
   options.config.async_scheduling = false;
   options.config.enable_prefix_caching = false;
@@ -87,10 +88,10 @@ std::vector<std::vector<TokenId>> alone(const SimCase& sim, const std::vector<Re
   return expected;
 }
 
-class RunnerSim : public testing::TestWithParam<SimCase> {};
+class RunnerSim : public ::testing::TestWithParam<RunnerSimCase> {};
 
 TEST_P(RunnerSim, EveryTokenIsTheOracles) {
-  const SimCase sim = GetParam();
+  const RunnerSimCase sim = GetParam();
   const std::vector<Request> prompts = make_prompts(sim.seed);
   const auto expected = alone(sim, prompts);
   RigOptions options = sim_options(sim);
@@ -152,11 +153,11 @@ TEST_P(RunnerSim, EveryTokenIsTheOracles) {
 INSTANTIATE_TEST_SUITE_P(
     Cases,
     RunnerSim,
-    testing::Values(
-        SimCase{"inline", "llama_gqa_tied", 20, cpu::CpuStreamMode::kInline, 4000, 1},
-        SimCase{"threaded", "llama_gqa_tied", 20, cpu::CpuStreamMode::kThreaded, 2500, 2},
-        SimCase{"deferred", "llama_gqa_tied", 20, cpu::CpuStreamMode::kDeferred, 1500, 3},
-        SimCase{"two_groups", "qwen3_two_groups", 30, cpu::CpuStreamMode::kInline, 2500, 4}),
+    ::testing::Values(
+        RunnerSimCase{"inline", "llama_gqa_tied", 20, cpu::CpuStreamMode::kInline, 4000, 1},
+        RunnerSimCase{"threaded", "llama_gqa_tied", 20, cpu::CpuStreamMode::kThreaded, 2500, 2},
+        RunnerSimCase{"deferred", "llama_gqa_tied", 20, cpu::CpuStreamMode::kDeferred, 1500, 3},
+        RunnerSimCase{"two_groups", "qwen3_two_groups", 30, cpu::CpuStreamMode::kInline, 2500, 4}),
     [](const auto& sim) { return std::string(sim.param.name); });
 
 }  // namespace

@@ -22,7 +22,7 @@ using testing::ToyModel;
 constexpr TokenId kEos = 0;
 constexpr TokenId kStopId = 1;
 
-struct SimCase {
+struct SchedulerSimCase {
   const char* name;
   ToyModel model;
   int32_t max_concurrent_steps = 2;
@@ -43,7 +43,7 @@ struct SimCase {
 
 constexpr int32_t kMinDeepChunk = 3;
 
-void PrintTo(const SimCase& sim, std::ostream* os) { *os << sim.name; }
+void PrintTo(const SchedulerSimCase& sim, std::ostream* os) { *os << sim.name; }
 
 KvGroupSpec group_of(int32_t block_size, int32_t window = 0) {
   KvGroupSpec group;
@@ -61,7 +61,7 @@ ToyModel hybrid(int32_t window_block_size = 4) {
 // Random arrivals, aborts and delayed outputs on the toy device. Every token is compared when it arrives.
 class Simulation {
  public:
-  Simulation(const SimCase& sim, uint32_t seed)
+  Simulation(const SchedulerSimCase& sim, uint32_t seed)
       : sim_(sim),
         random_(seed),
         scheduler_(config()),
@@ -340,7 +340,7 @@ class Simulation {
     }
   }
 
-  const SimCase& sim_;
+  const SchedulerSimCase& sim_;
   std::mt19937 random_;
   Scheduler scheduler_;
   ToyDevice device_;
@@ -363,7 +363,7 @@ class Simulation {
   int32_t num_idle_ = 0;           // consecutive ticks in which nothing could advance
 };
 
-class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
+class SchedulerSim : public ::testing::TestWithParam<SchedulerSimCase> {};
 
 TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {
@@ -398,113 +398,119 @@ INSTANTIATE_TEST_SUITE_P(
     Cases,
     SchedulerSim,
     ::testing::Values(
-        SimCase{.name = "Plain", .model = one_group(), .max_concurrent_steps = 1},
-        SimCase{.name = "Async", .model = one_group()},
-        SimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
-        SimCase{
+        SchedulerSimCase{.name = "Plain", .model = one_group(), .max_concurrent_steps = 1},
+        SchedulerSimCase{.name = "Async", .model = one_group()},
+        SchedulerSimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
+        SchedulerSimCase{
             .name = "TwoStages", .model = one_group(), .max_concurrent_steps = 2, .num_stages = 2},
-        SimCase{.name = "TwoStagesAsync",
-                .model = one_group(),
-                .max_concurrent_steps = 3,
-                .num_stages = 2,
-                .over_the_wire = true},
-        SimCase{.name = "FourStagesDrafts",
-                .model = hybrid(),
-                .max_concurrent_steps = 5,
-                .num_stages = 4,
-                .policy = kPriority,
-                .num_blocks = 70,
-                .num_drafts = 2},
-        SimCase{.name = "Priority", .model = one_group(), .policy = kPriority},
-        SimCase{.name = "LongPrefills", .model = one_group(), .long_prefill_token_threshold = 5},
-        SimCase{.name = "LongPromptsPriority",
-                .model = hybrid(),
-                .max_concurrent_steps = 3,
-                .policy = kPriority,
-                .num_blocks = 60,
-                .over_the_wire = true,
-                .num_drafts = 2,
-                .long_prefill_token_threshold = 4,
-                .long_prompt_len = 12},
-        SimCase{.name = "DeepPrompts", .model = one_group(), .max_prefill_pairs = 100},
-        SimCase{.name = "DeepAndLong",
-                .model = hybrid(),
-                .num_blocks = 60,
-                .num_drafts = 2,
-                .long_prefill_token_threshold = 6,
-                .long_prompt_len = 12,
-                .max_prefill_pairs = 60},
-        SimCase{.name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
-        SimCase{.name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
-        SimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},
-        SimCase{.name = "TinyBudget",
-                .model = one_group(),
-                .num_blocks = 32,
-                .max_num_batched_tokens = 7,
-                .over_the_wire = true},
-        SimCase{.name = "Hybrid", .model = hybrid(), .max_concurrent_steps = 1, .num_blocks = 60},
-        SimCase{.name = "HybridAsync", .model = hybrid(), .num_blocks = 60, .over_the_wire = true},
-        SimCase{.name = "HybridPriorityFenced",
-                .model = hybrid(),
-                .max_concurrent_steps = 3,
-                .policy = kPriority,
-                .num_blocks = 60,
-                .fence_freed_blocks = true},
-        SimCase{.name = "HybridTwoBlockSizes", .model = hybrid(2), .num_blocks = 70},
-        SimCase{.name = "WindowOnly", .model = {{group_of(4, 9)}, {0, 0}}, .num_blocks = 17},
-        SimCase{.name = "FewPages",
-                .model = one_group(),
-                .num_blocks = 400,
-                .token_pages = {.page_size = 8, .num_pages = 24}},
-        SimCase{.name = "FewPagesWindowOnly",
-                .model = {{group_of(4, 9)}, {0, 0}},
-                .max_concurrent_steps = 1,
-                .num_blocks = 200,
-                .over_the_wire = true,
-                .token_pages = {.page_size = 4, .num_pages = 40}},
-        SimCase{.name = "FewPagesFewBlocks",
-                .model = hybrid(),
-                .max_concurrent_steps = 3,
-                .num_blocks = 60,
-                .token_pages = {.page_size = 8, .num_pages = 24}},
-        SimCase{.name = "FewPagesDrafts",
-                .model = one_group(),
-                .num_blocks = 400,
-                .num_drafts = 3,
-                .token_pages = {.page_size = 8, .num_pages = 24}},
-        SimCase{
+        SchedulerSimCase{.name = "TwoStagesAsync",
+                         .model = one_group(),
+                         .max_concurrent_steps = 3,
+                         .num_stages = 2,
+                         .over_the_wire = true},
+        SchedulerSimCase{.name = "FourStagesDrafts",
+                         .model = hybrid(),
+                         .max_concurrent_steps = 5,
+                         .num_stages = 4,
+                         .policy = kPriority,
+                         .num_blocks = 70,
+                         .num_drafts = 2},
+        SchedulerSimCase{.name = "Priority", .model = one_group(), .policy = kPriority},
+        SchedulerSimCase{
+            .name = "LongPrefills", .model = one_group(), .long_prefill_token_threshold = 5},
+        SchedulerSimCase{.name = "LongPromptsPriority",
+                         .model = hybrid(),
+                         .max_concurrent_steps = 3,
+                         .policy = kPriority,
+                         .num_blocks = 60,
+                         .over_the_wire = true,
+                         .num_drafts = 2,
+                         .long_prefill_token_threshold = 4,
+                         .long_prompt_len = 12},
+        SchedulerSimCase{.name = "DeepPrompts", .model = one_group(), .max_prefill_pairs = 100},
+        SchedulerSimCase{.name = "DeepAndLong",
+                         .model = hybrid(),
+                         .num_blocks = 60,
+                         .num_drafts = 2,
+                         .long_prefill_token_threshold = 6,
+                         .long_prompt_len = 12,
+                         .max_prefill_pairs = 60},
+        SchedulerSimCase{
+            .name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
+        SchedulerSimCase{
+            .name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
+        SchedulerSimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},
+        SchedulerSimCase{.name = "TinyBudget",
+                         .model = one_group(),
+                         .num_blocks = 32,
+                         .max_num_batched_tokens = 7,
+                         .over_the_wire = true},
+        SchedulerSimCase{
+            .name = "Hybrid", .model = hybrid(), .max_concurrent_steps = 1, .num_blocks = 60},
+        SchedulerSimCase{
+            .name = "HybridAsync", .model = hybrid(), .num_blocks = 60, .over_the_wire = true},
+        SchedulerSimCase{.name = "HybridPriorityFenced",
+                         .model = hybrid(),
+                         .max_concurrent_steps = 3,
+                         .policy = kPriority,
+                         .num_blocks = 60,
+                         .fence_freed_blocks = true},
+        SchedulerSimCase{.name = "HybridTwoBlockSizes", .model = hybrid(2), .num_blocks = 70},
+        SchedulerSimCase{
+            .name = "WindowOnly", .model = {{group_of(4, 9)}, {0, 0}}, .num_blocks = 17},
+        SchedulerSimCase{.name = "FewPages",
+                         .model = one_group(),
+                         .num_blocks = 400,
+                         .token_pages = {.page_size = 8, .num_pages = 24}},
+        SchedulerSimCase{.name = "FewPagesWindowOnly",
+                         .model = {{group_of(4, 9)}, {0, 0}},
+                         .max_concurrent_steps = 1,
+                         .num_blocks = 200,
+                         .over_the_wire = true,
+                         .token_pages = {.page_size = 4, .num_pages = 40}},
+        SchedulerSimCase{.name = "FewPagesFewBlocks",
+                         .model = hybrid(),
+                         .max_concurrent_steps = 3,
+                         .num_blocks = 60,
+                         .token_pages = {.page_size = 8, .num_pages = 24}},
+        SchedulerSimCase{.name = "FewPagesDrafts",
+                         .model = one_group(),
+                         .num_blocks = 400,
+                         .num_drafts = 3,
+                         .token_pages = {.page_size = 8, .num_pages = 24}},
+        SchedulerSimCase{
             .name = "OneDraft", .model = one_group(), .max_concurrent_steps = 1, .num_drafts = 1},
-        SimCase{.name = "DraftsAsync", .model = one_group(), .num_drafts = 3},
-        SimCase{.name = "DraftsThreeInFlight",
-                .model = one_group(),
-                .max_concurrent_steps = 3,
-                .num_drafts = 2},
-        SimCase{.name = "DraftsTinyBudget",
-                .model = one_group(),
-                .num_blocks = 29,
-                .max_num_batched_tokens = 7,
-                .over_the_wire = true,
-                .num_drafts = 4},
-        SimCase{.name = "DraftsWholePrompts",
-                .model = one_group(),
-                .enable_chunked_prefill = false,
-                .num_drafts = 4},
-        SimCase{.name = "DraftsHybridPriorityFenced",
-                .model = hybrid(),
-                .max_concurrent_steps = 3,
-                .policy = kPriority,
-                .num_blocks = 60,
-                .fence_freed_blocks = true,
-                .num_drafts = 4},
-        SimCase{.name = "DraftsHybridTwoBlockSizes",
-                .model = hybrid(2),
-                .num_blocks = 80,
-                .over_the_wire = true,
-                .num_drafts = 3},
-        SimCase{.name = "DraftsWindowOnly",
-                .model = {{group_of(4, 9)}, {0, 0}},
-                .num_blocks = 20,
-                .num_drafts = 3}),
+        SchedulerSimCase{.name = "DraftsAsync", .model = one_group(), .num_drafts = 3},
+        SchedulerSimCase{.name = "DraftsThreeInFlight",
+                         .model = one_group(),
+                         .max_concurrent_steps = 3,
+                         .num_drafts = 2},
+        SchedulerSimCase{.name = "DraftsTinyBudget",
+                         .model = one_group(),
+                         .num_blocks = 29,
+                         .max_num_batched_tokens = 7,
+                         .over_the_wire = true,
+                         .num_drafts = 4},
+        SchedulerSimCase{.name = "DraftsWholePrompts",
+                         .model = one_group(),
+                         .enable_chunked_prefill = false,
+                         .num_drafts = 4},
+        SchedulerSimCase{.name = "DraftsHybridPriorityFenced",
+                         .model = hybrid(),
+                         .max_concurrent_steps = 3,
+                         .policy = kPriority,
+                         .num_blocks = 60,
+                         .fence_freed_blocks = true,
+                         .num_drafts = 4},
+        SchedulerSimCase{.name = "DraftsHybridTwoBlockSizes",
+                         .model = hybrid(2),
+                         .num_blocks = 80,
+                         .over_the_wire = true,
+                         .num_drafts = 3},
+        SchedulerSimCase{.name = "DraftsWindowOnly",
+                         .model = {{group_of(4, 9)}, {0, 0}},
+                         .num_blocks = 20,
+                         .num_drafts = 3}),
     [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

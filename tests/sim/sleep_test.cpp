@@ -24,7 +24,7 @@ namespace {
 using test::ModelRig;
 using test::RigOptions;
 
-std::string tiny(const char* model) { return test::source_path("tests/golden/tiny/") + model; }
+std::string tiny_path(const char* model) { return test::source_path("tests/golden/tiny/") + model; }
 
 EngineConfig config_of(const std::string& model) {
   EngineConfig config;
@@ -75,10 +75,10 @@ Answered answer(Engine& engine) {
   return answer_to(engine, std::move(prompt), 30);
 }
 
-class SleepTest : public testing::TestWithParam<const char*> {};
+class SleepTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SleepTest, AnswersAreTheSameAfterEveryKindOfSleep) {
-  const EngineConfig config = config_of(tiny(GetParam()));
+  const EngineConfig config = config_of(tiny_path(GetParam()));
   const auto engine = make_engine(config, value_or_throw(make_byte_text()), make_executor(config));
   const std::vector<TokenId> expected = answer(*engine).tokens;
   EXPECT_EQ(expected.size(), 30U);
@@ -114,7 +114,7 @@ TEST_P(SleepTest, AnswersAreTheSameAfterEveryKindOfSleep) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          SleepTest,
-                         testing::Values("llama_gqa_tied/model.gguf", "qwen3_two_groups"),
+                         ::testing::Values("llama_gqa_tied/model.gguf", "qwen3_two_groups"),
                          [](const auto& test) { return std::to_string(test.index); });
 
 // Answers of both weights, with the cached prefix, graphs and a request under way. The updates go back and forth.
@@ -156,7 +156,8 @@ TEST(WeightUpdate, TakesEffectInPlace) {
     EXPECT_EQ(engine->stats().graph_captures, captures) << "graphs were captured anew";
   }
   ASSERT_TRUE(engine->pause(Engine::PauseMode::kAbort));
-  for (const std::string& model : {wider, std::string("/nonesuch"), tiny("qwen3_two_groups")}) {
+  for (const std::string& model :
+       {wider, std::string("/nonesuch"), tiny_path("qwen3_two_groups")}) {
     const auto refused = engine->update_weights(model);
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find("update_weights: "), std::string::npos);
@@ -225,7 +226,7 @@ TEST(WeightUpdate, KeptRequestsGoOnWithTheNewWeights) {
 
 TEST(SleepSteps, NoneRunsWhileTheWorkerSleeps) {
   RigOptions options;
-  options.config = config_of(tiny("llama_gqa_tied/model.gguf"));
+  options.config = config_of(tiny_path("llama_gqa_tied/model.gguf"));
   options.device.num_threads = 1;
   options.device.mode = cpu::CpuStreamMode::kInline;
   ModelRig rig(options);

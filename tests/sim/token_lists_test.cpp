@@ -26,7 +26,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class TokenListsOfRequests : public testing::Test {
+class TokenListsOfRequests : public ::testing::Test {
  protected:
   struct Answered {
     std::vector<TokenId> tokens{};
@@ -88,7 +88,7 @@ TEST_F(TokenListsOfRequests, HoldForTheirRequestAndNotForTheRowsNext) {
   const auto nothing = [](SamplingOptions&) {};
   const std::vector<TokenId> plain = answer(nothing).tokens;
   EXPECT_THAT(answer([](auto& o) { o.allowed_token_ids = {{65, 70}}; }).tokens,
-              Each(testing::AnyOf(65, 70)));
+              Each(::testing::AnyOf(65, 70)));
   EXPECT_THAT(answer([](auto& o) { o.logit_bias = {{65, 100}}; }).tokens, Each(65));
   const auto visible =
       std::find_if(plain.begin(), plain.end(), [](TokenId id) { return std::isgraph(id) != 0; });

@@ -46,7 +46,7 @@ TEST(GrammarLimits, TheSameTextIsCompiledOnce) {
   EXPECT_EQ(compiler.cache_hits(), 3);
 }
 
-struct BadCase {
+struct TooLargeCase {
   GrammarKind kind;
   std::string text;
   const char* message;  // a part of the message
@@ -54,7 +54,7 @@ struct BadCase {
 
 TEST(GrammarLimits, MistakesAreNamedWithTheirPosition) {
   WR_NEED_SMOLLM2();
-  const BadCase cases[] = {
+  const TooLargeCase cases[] = {
       {GrammarKind::kJsonSchema, "{\"type\":\n  strin", "line 2 column 3"},
       {GrammarKind::kJsonSchema, "[1]", "an object or a boolean"},
       {GrammarKind::kJsonSchema, R"({"type":"strange"})", "strange"},
@@ -72,7 +72,7 @@ TEST(GrammarLimits, MistakesAreNamedWithTheirPosition) {
       {GrammarKind::kChoice, R"(["a",1])", "column"},
       {GrammarKind::kRegex, "\xff\xfe", "UTF-8"},
   };
-  for (const BadCase& c : cases) {
+  for (const TooLargeCase& c : cases) {
     const auto grammar = smollm2_compiler().compile(c.kind, c.text);
     ASSERT_FALSE(grammar) << c.text;
     EXPECT_EQ(grammar.error().code, ErrorCode::kInvalidArgument);
@@ -129,7 +129,7 @@ TEST(GrammarLimits, HostileTextsAreBounded) {
                         i);
   }
   both += "]}";
-  const BadCase cases[] = {
+  const TooLargeCase cases[] = {
       {GrammarKind::kRegex, "(a|aa){1,100}b", ""},
       {GrammarKind::kRegex, "((a|aa){1,100}b){1,100}c", ""},
       {GrammarKind::kRegex, "(((a{1,1000}){1,1000}){1,1000}){1,1000}", ""},
@@ -167,7 +167,7 @@ TEST(GrammarLimits, HostileTextsAreBounded) {
       {GrammarKind::kChoice, "[\"" + repeat("a\",\"", 12000) + "b\"]", ""},
       {GrammarKind::kRegex, std::string((64 << 10) + 1, 'a'), ""},
   };
-  for (const BadCase& c : cases) {
+  for (const TooLargeCase& c : cases) {
     expect_bounded(compiler, c.kind, c.text);
   }
   EXPECT_TRUE(compiler.compile(GrammarKind::kRegex, "still [a-z]{3} here"));

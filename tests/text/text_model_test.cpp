@@ -14,9 +14,9 @@ namespace warprow {
 namespace {
 
 // A directory with a model's text files, removed at the end of the test.
-class HfDir : public testing::Test {
+class HfDir : public ::testing::Test {
  protected:
-  HfDir() : dir_(testing::TempDir() + "/warprow_hf_" + std::to_string(::getpid())) {
+  HfDir() : dir_(::testing::TempDir() + "/warprow_hf_" + std::to_string(::getpid())) {
     std::filesystem::create_directories(dir_);
   }
   ~HfDir() override { std::filesystem::remove_all(dir_); }

@@ -33,7 +33,7 @@ std::vector<std::vector<TokenId>> read_outputs(const std::string& path) {
   return outputs;
 }
 
-class VocabVectors : public testing::TestWithParam<const char*> {};
+class VocabVectors : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(VocabVectors, IdsAreEqual) {
   const std::string path = test::vocab_dir() + "/ggml-vocab-" + GetParam() + ".gguf";
@@ -54,19 +54,19 @@ TEST_P(VocabVectors, IdsAreEqual) {
 
 INSTANTIATE_TEST_SUITE_P(,
                          VocabVectors,
-                         testing::Values("llama-bpe",
-                                         "llama-spm",
-                                         "qwen2",
-                                         "gpt-2",
-                                         "qwen35",
-                                         "phi-3",
-                                         "starcoder",
-                                         "refact",
-                                         "command-r",
-                                         "mpt",
-                                         "falcon",
-                                         "deepseek-llm",
-                                         "deepseek-coder"),
+                         ::testing::Values("llama-bpe",
+                                           "llama-spm",
+                                           "qwen2",
+                                           "gpt-2",
+                                           "qwen35",
+                                           "phi-3",
+                                           "starcoder",
+                                           "refact",
+                                           "command-r",
+                                           "mpt",
+                                           "falcon",
+                                           "deepseek-llm",
+                                           "deepseek-coder"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-class PipelinePlan : public testing::Test {
+class PipelinePlan : public ::testing::Test {
  protected:
   PipelinePlan() {
     model_.num_layers = 5;

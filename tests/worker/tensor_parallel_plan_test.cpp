@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-class TensorParallelPlan : public testing::Test {
+class TensorParallelPlan : public ::testing::Test {
  protected:
   TensorParallelPlan() : path_(model_.write(dir_)) {}
 

@@ -7,8 +7,11 @@
 #include <variant>
 
 namespace warprow {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 double rounded_ms(double ms) { return std::round(ms * 1e3) / 1e3; }
 
