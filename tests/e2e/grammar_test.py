@@ -5,7 +5,7 @@
   WARPROW_BIN=build/cpu-release/warprow tests/e2e/grammar_test.py [-k NAME]
 
 Environment: WARPROW_BIN, the binary; WARPROW_E2E_MODEL, the model (smollm2); WARPROW_E2E_SCHEMAS, how many random schemas
-(100); WARPROW_E2E_FIRST_SCHEMA, the first one's seed (0). Exits 77, which ctest shows as skipped, if the model is not on this
+(60); WARPROW_E2E_FIRST_SCHEMA, the first one's seed (0). Exits 77, which ctest shows as skipped, if the model is not on this
 machine. tools/fetch_jsonschema.sh installs the validator.
 """
 
@@ -31,7 +31,7 @@ except ImportError:
 
 BIN = os.environ.get("WARPROW_BIN", "build/cpu-release/warprow")
 MODEL = os.environ.get("WARPROW_E2E_MODEL", "smollm2")
-NUM_SCHEMAS = int(os.environ.get("WARPROW_E2E_SCHEMAS", "100"))
+NUM_SCHEMAS = int(os.environ.get("WARPROW_E2E_SCHEMAS", "60"))
 FIRST_SCHEMA = int(os.environ.get("WARPROW_E2E_FIRST_SCHEMA", "0"))
 USAGE = 2
 
