@@ -40,7 +40,8 @@ RETIRED_WORDS = {
     "copy engine": "TMA",
     "matrix unit": "tensor cores or wgmma",
 }
-UNITY_FOLDERS = re.compile(r"^set\(unity_(?:rooms|tests) ([\w ]+)\)", re.MULTILINE)
+UNITY_ROOMS = re.compile(r"^set\(unity_rooms ([\w ]+)\)", re.MULTILINE)
+NO_UNITY_TESTS = ("tests/cross", "tests/fuzz", "tests/support")
 GTEST_NAME = re.compile(r"(?:TYPED_)?TEST(?:_[FP]|_SUITE(?:_P)?)?|INSTANTIATE_\w+|MATCHER(?:_P\d?)?|PrintTo")
 TYPE_HEAD = re.compile(r"(?:class|struct|union|enum(?:\s+class)?)\s+(\w+)")
 MIRRORED_ROOMS = ("base", "kv", "sched", "wire", "runner")
@@ -234,15 +235,15 @@ def local_names(source: Source) -> set[str]:
     return names
 
 
-def check_local_names(sources: list[Source], cmake: dict[str, str]) -> list[str]:
-    """cmake: the text of CMakeLists.txt of "src" and of "tests"."""
+def check_local_names(sources: list[Source], cmake: str) -> list[str]:
     # An overload in another file can be the better match of a call, and no compiler says so.
-    folders = {f"{top}/{name}" for top, text in cmake.items() if (match := UNITY_FOLDERS.search(text)) for name in match.group(1).split()}
+    rooms = {f"src/{room}" for room in match.group(1).split()} if (match := UNITY_ROOMS.search(cmake)) else set()
     homes: dict[tuple[str, str], str] = {}
     problems = []
     for source in sources:
         folder = "/".join(source.path.split("/")[:2])
-        if folder in folders and source.path.endswith(".cpp") and source.path != "src/cli/main.cpp":
+        is_unity = folder in rooms or (folder.startswith("tests/") and folder not in NO_UNITY_TESTS)
+        if is_unity and source.path.endswith(".cpp") and source.path != "src/cli/main.cpp":
             for name in sorted(name for name in local_names(source) if not GTEST_NAME.fullmatch(name)):
                 if (home := homes.setdefault((folder, name), source.path)) != source.path:
                     problems.append(f"{source.path}: {home} has a local {name} too, and a unity build compiles them as one")
@@ -251,8 +252,8 @@ def check_local_names(sources: list[Source], cmake: dict[str, str]) -> list[str]
 
 def failures(root: Path, sources: list[Source]) -> list[str]:
     rooms = read_rooms(root)
-    cmake = {top: (root / top / "CMakeLists.txt").read_text(encoding="utf-8") for top in ("src", "tests")}
-    return check_table(rooms) + check_cmake(rooms, sources, cmake["src"]) + check_includes(root, rooms, sources) + check_words(sources) + check_local_names(sources, cmake)
+    cmake = (root / "src/CMakeLists.txt").read_text(encoding="utf-8")
+    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources) + check_words(sources) + check_local_names(sources, cmake)
 
 
 # --- Listed for review -----------------------------------------------------------------------------------

@@ -21,18 +21,18 @@ std::vector<int32_t> all_ranks(int32_t size) {
   return ranks;
 }
 
-struct Case {
+struct TcpCase {
   CpuStreamMode mode;
   int32_t size;
 };
-class TcpRanks : public ::testing::TestWithParam<Case> {};
+class TcpRanks : public ::testing::TestWithParam<TcpCase> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          TcpRanks,
-                         ::testing::Values(Case{CpuStreamMode::kThreaded, 1},
-                                           Case{CpuStreamMode::kThreaded, 2},
-                                           Case{CpuStreamMode::kThreaded, 4},
-                                           Case{CpuStreamMode::kInline, 3},
-                                           Case{CpuStreamMode::kDeferred, 3}));
+                         ::testing::Values(TcpCase{CpuStreamMode::kThreaded, 1},
+                                           TcpCase{CpuStreamMode::kThreaded, 2},
+                                           TcpCase{CpuStreamMode::kThreaded, 4},
+                                           TcpCase{CpuStreamMode::kInline, 3},
+                                           TcpCase{CpuStreamMode::kDeferred, 3}));
 
 TEST_P(TcpRanks, ThousandsOfRandomOperations) {
   const CpuStreamMode mode = GetParam().mode;

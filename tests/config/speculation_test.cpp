@@ -25,11 +25,13 @@ Speculation read(const std::string& json) {
   return result.value_or(Speculation());
 }
 
-std::string error(const EngineConfig& config) {
+std::string speculation_error(const EngineConfig& config) {
   const Result<Speculation> result = read_speculation(config);
   return result ? "" : result.error().message;
 }
-std::string error(const std::string& json) { return error(with_json(json)); }
+std::string speculation_error(const std::string& json) {
+  return speculation_error(with_json(json));
+}
 
 HostFacts host_with_a_gpu() {
   return {.usable_cores = 1,
@@ -97,7 +99,7 @@ TEST(Speculation, SuffixDecodingHasVllmsKeysAndDefaults) {
 
 TEST(Speculation, LimitsOfSuffixDecoding) {
   const auto with = [](const std::string& key, const std::string& value) {
-    return error(R"({"method":"suffix","suffix_decoding_)" + key + "\":" + value + "}");
+    return speculation_error(R"({"method":"suffix","suffix_decoding_)" + key + "\":" + value + "}");
   };
   for (const std::string value : {"1", "65", "2.5", R"("8")"}) {
     EXPECT_THAT(with("max_tree_depth", value),
@@ -111,9 +113,9 @@ TEST(Speculation, LimitsOfSuffixDecoding) {
                 HasSubstr("max_spec_factor: " + value + " is not a number from 0 to 64"));
   }
   EXPECT_THAT(with("min_token_prob", "1.5"), HasSubstr("1.5 is not a number from 0 to 1"));
-  EXPECT_THAT(error(R"({"method":"ngram","suffix_decoding_min_token_prob":0.2})"),
+  EXPECT_THAT(speculation_error(R"({"method":"ngram","suffix_decoding_min_token_prob":0.2})"),
               HasSubstr("suffix_decoding_min_token_prob has no use with the method ngram"));
-  EXPECT_THAT(error(R"({"method":"suffix","prompt_lookup_max":3})"),
+  EXPECT_THAT(speculation_error(R"({"method":"suffix","prompt_lookup_max":3})"),
               HasSubstr("prompt_lookup_max have no use with the method suffix"));
 }
 
@@ -178,70 +180,76 @@ TEST(Speculation, TheModelsOwnLayerNeedsNoModel) {
   config.num_speculative_tokens = 3;
   EXPECT_EQ(read_speculation(config)->num_drafts, 3);
   config.speculative_config = R"({"method":"qwen3_next_mtp"})";
-  EXPECT_EQ(error(config), "") << "the same method";
-  EXPECT_THAT(error(R"({"method":"mtp","model":"x"})"),
+  EXPECT_EQ(speculation_error(config), "") << "the same method";
+  EXPECT_THAT(speculation_error(R"({"method":"mtp","model":"x"})"),
               HasSubstr("model: 'x' has no use with the method mtp"));
-  EXPECT_THAT(error(R"({"method":"mtp","num_speculative_tokens":13})"),
+  EXPECT_THAT(speculation_error(R"({"method":"mtp","num_speculative_tokens":13})"),
               HasSubstr("num_speculative_tokens: 13 is above 12"));
 }
 
 TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
-  EXPECT_THAT(error("ngram"), HasSubstr("--speculative-config: 'ngram' is not a JSON object"));
-  EXPECT_THAT(error("[1]"), HasSubstr("is not a JSON object"));
-  EXPECT_THAT(error(R"({"method":"medusa"})"),
+  EXPECT_THAT(speculation_error("ngram"),
+              HasSubstr("--speculative-config: 'ngram' is not a JSON object"));
+  EXPECT_THAT(speculation_error("[1]"), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(speculation_error(R"({"method":"medusa"})"),
               HasSubstr("method 'medusa' is not supported; the methods are ngram"));
-  EXPECT_THAT(error(R"({"method":"eagle3"})"),
+  EXPECT_THAT(speculation_error(R"({"method":"eagle3"})"),
               HasSubstr("model is missing; the method eagle3 needs the name of a head"));
-  EXPECT_THAT(error(R"({"method":"eagle","model":"x","num_speculative_tokens":13})"),
+  EXPECT_THAT(speculation_error(R"({"method":"eagle","model":"x","num_speculative_tokens":13})"),
               HasSubstr("num_speculative_tokens: 13 is above 12"));
   EXPECT_THAT(
-      error(R"({"method":"ngram","rejection_sample_method":"block"})"),
+      speculation_error(R"({"method":"ngram","rejection_sample_method":"block"})"),
       HasSubstr(
           "rejection_sample_method: \"block\" is not supported; match, ratio and synthetic are"));
-  EXPECT_THAT(error(R"({"method":"ngram","rejection_sample_method":"synthetic"})"),
+  EXPECT_THAT(speculation_error(R"({"method":"ngram","rejection_sample_method":"synthetic"})"),
               HasSubstr("synthetic needs a rate above 0"));
-  EXPECT_THAT(error(R"({"method":"ngram","synthetic_acceptance_rate":0.5})"),
+  EXPECT_THAT(speculation_error(R"({"method":"ngram","synthetic_acceptance_rate":0.5})"),
               HasSubstr("synthetic_acceptance_rate: 0.5 with the rejection_sample_method match"));
-  EXPECT_THAT(error(R"({"method":3})"), HasSubstr("method: 3 is not a string"));
-  EXPECT_THAT(error("{}"), HasSubstr("method is missing; the methods are ngram"));
-  EXPECT_THAT(error(R"({"method":"ngram","tree":1})"),
+  EXPECT_THAT(speculation_error(R"({"method":3})"), HasSubstr("method: 3 is not a string"));
+  EXPECT_THAT(speculation_error("{}"), HasSubstr("method is missing; the methods are ngram"));
+  EXPECT_THAT(speculation_error(R"({"method":"ngram","tree":1})"),
               HasSubstr("tree: 1 is not supported; the keys are method, num_spec"));
-  EXPECT_THAT(error(R"({"method":"draft_model"})"), HasSubstr("model is missing"));
-  EXPECT_THAT(error(R"({"model":""})"), HasSubstr("model: \"\" is not the name of a model"));
-  EXPECT_THAT(error(R"({"model":"x","num_speculative_tokens":13})"),
+  EXPECT_THAT(speculation_error(R"({"method":"draft_model"})"), HasSubstr("model is missing"));
+  EXPECT_THAT(speculation_error(R"({"model":""})"),
+              HasSubstr("model: \"\" is not the name of a model"));
+  EXPECT_THAT(speculation_error(R"({"model":"x","num_speculative_tokens":13})"),
               HasSubstr("num_speculative_tokens: 13 is above 12"));
-  EXPECT_THAT(error(R"({"model":"x","prompt_lookup_min":2})"),
+  EXPECT_THAT(speculation_error(R"({"model":"x","prompt_lookup_min":2})"),
               HasSubstr("have no use with the method draft_model"));
-  EXPECT_THAT(error(R"({"model":"x","draft_tensor_parallel_size":2})"),
+  EXPECT_THAT(speculation_error(R"({"model":"x","draft_tensor_parallel_size":2})"),
               HasSubstr("draft_tensor_parallel_size: 2 is neither 1 nor the "
                         "--tensor-parallel-size of 1"));
-  EXPECT_THAT(error(R"({"model":"x","draft_tensor_parallel_size":0})"),
+  EXPECT_THAT(speculation_error(R"({"model":"x","draft_tensor_parallel_size":0})"),
               HasSubstr("draft_tensor_parallel_size: 0 is not a whole number from 1"));
-  EXPECT_THAT(error(R"({"method":"ngram","model":"x/y"})"),
+  EXPECT_THAT(speculation_error(R"({"method":"ngram","model":"x/y"})"),
               HasSubstr("model: 'x/y' has no use with the method ngram"));
   for (const std::string value :
        {"0", "17", "-1", "2.5", R"("3")", "true", "99999999999999999999"}) {
-    EXPECT_THAT(error(R"({"method":"ngram","num_speculative_tokens":)" + value + "}"),
+    EXPECT_THAT(speculation_error(R"({"method":"ngram","num_speculative_tokens":)" + value + "}"),
                 HasSubstr("is not a whole number from 1 to 16"));
   }
-  EXPECT_THAT(error(R"({"method":"ngram","prompt_lookup_min":4,"prompt_lookup_max":3})"),
-              HasSubstr("prompt_lookup_min: 4 is above prompt_lookup_max 3"));
-  EXPECT_THAT(error(R"({"method":"ngram","adaptive":1})"),
+  EXPECT_THAT(
+      speculation_error(R"({"method":"ngram","prompt_lookup_min":4,"prompt_lookup_max":3})"),
+      HasSubstr("prompt_lookup_min: 4 is above prompt_lookup_max 3"));
+  EXPECT_THAT(speculation_error(R"({"method":"ngram","adaptive":1})"),
               HasSubstr("adaptive: 1 is neither true nor false"));
 }
 
 TEST(Speculation, SettingsThatContradictEachOther) {
   EngineConfig config = with_json(R"({"method":"ngram","num_speculative_tokens":2})");
   config.num_speculative_tokens = 3;
-  EXPECT_THAT(error(config), HasSubstr("--num-speculative-tokens: 3 contradicts the 2"));
+  EXPECT_THAT(speculation_error(config),
+              HasSubstr("--num-speculative-tokens: 3 contradicts the 2"));
   config.num_speculative_tokens = 2;
-  EXPECT_EQ(error(config), "");
+  EXPECT_EQ(speculation_error(config), "");
   config = with_json(R"({"method":"eagle"})");
   config.spec_method = "ngram";
-  EXPECT_THAT(error(config), HasSubstr("--spec-method: 'ngram' contradicts the method 'eagle'"));
+  EXPECT_THAT(speculation_error(config),
+              HasSubstr("--spec-method: 'ngram' contradicts the method 'eagle'"));
   config = {};
   config.num_speculative_tokens = 3;
-  EXPECT_THAT(error(config), HasSubstr("--num-speculative-tokens: 3 needs --spec-method"));
+  EXPECT_THAT(speculation_error(config),
+              HasSubstr("--num-speculative-tokens: 3 needs --spec-method"));
 }
 
 TEST(Speculation, EachDeviceHasItsRuleOfTheLength) {

@@ -20,7 +20,7 @@ namespace {
 using Ints = std::vector<int32_t>;
 
 // Applies staged writes in order on a single lane.
-struct OneLane {
+struct TableLane {
   template <typename F>
   void for_each(int64_t n, const F& f) const {
     for (int64_t i = 0; i < n; ++i) {
@@ -65,7 +65,7 @@ class Tables {
     op.writes = reinterpret_cast<const StagedWrite*>(bytes + packed.writes_offset);
     op.values = reinterpret_cast<const int32_t*>(bytes + packed.values_offset);
     for (int32_t g = 0; g < packed.num_groups; ++g) {
-      op(g, OneLane());
+      op(g, TableLane());
     }
     return static_cast<int32_t>((packed.bytes - packed.values_offset) / 4);
   }

@@ -17,7 +17,7 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-constexpr int32_t kPageShift = 3;
+constexpr int32_t kSuffixPageShift = 3;
 constexpr int32_t kMaxRows = 4;
 
 // An index in memory of its own.
@@ -50,13 +50,13 @@ class Index {
 };
 
 // The drafts for a row with these tokens, its prompt in host memory and all else on the device.
-Ints propose(const Ints& tokens,
-             const OutputIndex& outputs,
-             const SuffixSettings& settings = {},
-             int32_t num_drafts = 8,
-             int32_t prefill_len = 0) {
+Ints propose_suffix(const Ints& tokens,
+                    const OutputIndex& outputs,
+                    const SuffixSettings& settings = {},
+                    int32_t num_drafts = 8,
+                    int32_t prefill_len = 0) {
   const auto len = static_cast<int32_t>(tokens.size());
-  const test::PagedText text(tokens, prefill_len, kPageShift);
+  const test::PagedText text(tokens, prefill_len, kSuffixPageShift);
   Ints drafts(static_cast<size_t>(num_drafts), -9);
   propose_suffix({text.known, 0, prefill_len, len}, outputs, settings, drafts);
   EXPECT_EQ(std::ranges::count(drafts, -9), 0);
@@ -66,22 +66,22 @@ Ints propose(const Ints& tokens,
   return drafts;
 }
 
-Ints propose(const Ints& tokens, const SuffixSettings& settings = {}) {
-  return propose(tokens, OutputIndex(), settings);
+Ints propose_suffix(const Ints& tokens, const SuffixSettings& settings = {}) {
+  return propose_suffix(tokens, OutputIndex(), settings);
 }
 
 TEST(SuffixSearch, AsManyDraftsAsTokensMatch) {
-  EXPECT_EQ(propose({1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}), (Ints{4, 5, 6}));
+  EXPECT_EQ(propose_suffix({1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}), (Ints{4, 5, 6}));
   SuffixSettings twice;
   twice.max_spec_factor = 2;
-  EXPECT_EQ(propose({1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}, twice), (Ints{4, 5, 6, 7, 8, 9}));
-  EXPECT_EQ(propose({1, 2, 3}), Ints());
-  EXPECT_EQ(propose({1}), Ints());
+  EXPECT_EQ(propose_suffix({1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}, twice), (Ints{4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(propose_suffix({1, 2, 3}), Ints());
+  EXPECT_EQ(propose_suffix({1}), Ints());
 }
 
 TEST(SuffixSearch, TheMostFrequentTokenFollows) {
   // "1 2" goes on with 5 twice and with 9 once, and the latest time is 9.
-  EXPECT_EQ(propose({1, 2, 5, 6, 1, 2, 5, 6, 1, 2, 9, 1, 2}), (Ints{5, 6}));
+  EXPECT_EQ(propose_suffix({1, 2, 5, 6, 1, 2, 5, 6, 1, 2, 9, 1, 2}), (Ints{5, 6}));
 }
 
 // The row's end counts as an occurrence with nothing behind it: of "3" are four, and 3/4 * 1/3 go on with the same token.
@@ -89,9 +89,9 @@ TEST(SuffixSearch, DraftsBelowTheLeastProbabilityAreLeftOut) {
   const Ints tokens{3, 7, 3, 8, 3, 9, 3};
   SuffixSettings settings;
   settings.min_token_prob = 0.25;
-  EXPECT_EQ(propose(tokens, settings), (Ints{9})) << "of equal ones the latest";
+  EXPECT_EQ(propose_suffix(tokens, settings), (Ints{9})) << "of equal ones the latest";
   settings.min_token_prob = 0.26;
-  EXPECT_EQ(propose(tokens, settings), Ints());
+  EXPECT_EQ(propose_suffix(tokens, settings), Ints());
 }
 
 TEST(SuffixSearch, TheDepthLimitsMatchAndDraftsTogether) {
@@ -99,18 +99,19 @@ TEST(SuffixSearch, TheDepthLimitsMatchAndDraftsTogether) {
   SuffixSettings settings;
   settings.max_tree_depth = 5;
   settings.max_spec_factor = 3;
-  EXPECT_EQ(propose(tokens, settings), (Ints{5, 6, 7})) << "2 + 3: of equal scores the longest";
+  EXPECT_EQ(propose_suffix(tokens, settings), (Ints{5, 6, 7}))
+      << "2 + 3: of equal scores the longest";
   settings.max_tree_depth = 2;
-  EXPECT_EQ(propose(tokens, settings), (Ints{5}));
+  EXPECT_EQ(propose_suffix(tokens, settings), (Ints{5}));
 }
 
 TEST(SuffixSearch, OutputsOfOtherRequests) {
   Index outputs(10, 100);
   outputs.request(0, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(propose({9, 1, 2, 3}, outputs.index), (Ints{4, 5, 6}));
-  EXPECT_EQ(propose({4, 9, 1, 2, 3, 8, 7, 1, 2, 3}, outputs.index), (Ints{4, 5, 6}))
+  EXPECT_EQ(propose_suffix({9, 1, 2, 3}, outputs.index), (Ints{4, 5, 6}));
+  EXPECT_EQ(propose_suffix({4, 9, 1, 2, 3, 8, 7, 1, 2, 3}, outputs.index), (Ints{4, 5, 6}))
       << "certain there, and every other time in the row";
-  EXPECT_EQ(propose({6, 1, 2, 3, 8, 7, 0, 1, 2, 3}, OutputIndex()), (Ints{8, 7, 0}));
+  EXPECT_EQ(propose_suffix({6, 1, 2, 3, 8, 7, 0, 1, 2, 3}, OutputIndex()), (Ints{8, 7, 0}));
 }
 
 TEST(SuffixSearch, LongOutputsOfRowsInTurn) {
@@ -127,7 +128,8 @@ TEST(SuffixSearch, LongOutputsOfRowsInTurn) {
   for (const Ints& text : texts) {  // across the edges of segments
     for (int32_t at = 20; at < 80; ++at) {
       const Ints end(text.begin() + at - 12, text.begin() + at);
-      EXPECT_EQ(propose(end, outputs.index), Ints(text.begin() + at, text.begin() + at + 8)) << at;
+      EXPECT_EQ(propose_suffix(end, outputs.index), Ints(text.begin() + at, text.begin() + at + 8))
+          << at;
     }
   }
 }
@@ -136,12 +138,12 @@ TEST(SuffixSearch, OldRequestsDoNotCount) {
   Index outputs(2, 100);
   outputs.request(0, {1, 2, 3, 4});
   outputs.request(1, {5, 6, 7, 8});
-  EXPECT_EQ(propose({9, 1, 2}, outputs.index), (Ints{3, 4}));
+  EXPECT_EQ(propose_suffix({9, 1, 2}, outputs.index), (Ints{3, 4}));
   outputs.begin(2);
-  EXPECT_EQ(propose({9, 1, 2}, outputs.index), Ints()) << "two others began later";
+  EXPECT_EQ(propose_suffix({9, 1, 2}, outputs.index), Ints()) << "two others began later";
   outputs.add(0, {11, 12, 13});
-  EXPECT_EQ(propose({9, 11, 12}, outputs.index), Ints()) << "nor does what comes later";
-  EXPECT_EQ(propose({9, 5, 6}, outputs.index), (Ints{7, 8}));
+  EXPECT_EQ(propose_suffix({9, 11, 12}, outputs.index), Ints()) << "nor does what comes later";
+  EXPECT_EQ(propose_suffix({9, 5, 6}, outputs.index), (Ints{7, 8}));
 }
 
 // A ring of 64 tokens.
@@ -154,16 +156,16 @@ TEST(SuffixSearch, TheOldestTokensGo) {
     text[static_cast<size_t>(i)] = i;
     outputs.add(0, {i});
   }
-  EXPECT_EQ(propose({500, 150, 151}, outputs.index), Ints()) << "places 160 to 199 are left";
-  EXPECT_EQ(propose({500, 160, 161}, outputs.index), (Ints{162, 163}));
-  EXPECT_EQ(propose({159, 160, 161}, outputs.index), (Ints{162, 163})) << "159 is gone";
+  EXPECT_EQ(propose_suffix({500, 150, 151}, outputs.index), Ints()) << "places 160 to 199 are left";
+  EXPECT_EQ(propose_suffix({500, 160, 161}, outputs.index), (Ints{162, 163}));
+  EXPECT_EQ(propose_suffix({159, 160, 161}, outputs.index), (Ints{162, 163})) << "159 is gone";
   outputs.begin(1);
   outputs.add(1, {700});
   outputs.begin(2);  // the row's own segment is gone once the two others have one each
   outputs.add(2, Ints(33, 800));
   outputs.add(1, {701, 702});
-  EXPECT_EQ(propose({500, 701}, outputs.index), (Ints{702}));
-  EXPECT_EQ(propose({500, 700}, outputs.index), Ints());
+  EXPECT_EQ(propose_suffix({500, 701}, outputs.index), (Ints{702}));
+  EXPECT_EQ(propose_suffix({500, 700}, outputs.index), Ints());
 }
 
 TEST(SuffixSearch, WithoutRequestsNothingIsStored) {
@@ -171,7 +173,7 @@ TEST(SuffixSearch, WithoutRequestsNothingIsStored) {
   const OutputIndex index(none, kMaxRows, 0, 1000);
   EXPECT_FALSE(index.is_on());
   EXPECT_EQ(none.used(), 0U);
-  EXPECT_EQ(propose({1, 2, 3, 1, 2}, index), (Ints{3, 1}));
+  EXPECT_EQ(propose_suffix({1, 2, 3, 1, 2}, index), (Ints{3, 1}));
 }
 
 TEST(SuffixSearch, MemoryHasALimit) {
@@ -190,10 +192,10 @@ TEST(SuffixSearch, ManyOccurrences) {
     outputs.add(0, {7, i < 500 ? 1 : 2});
   }
   outputs.begin(0);
-  EXPECT_EQ(propose({9, 7}, outputs.index), Ints()) << "the request does not count any more";
+  EXPECT_EQ(propose_suffix({9, 7}, outputs.index), Ints()) << "the request does not count any more";
   outputs.add(0, {7, 1, 7, 2, 7, 2});
-  EXPECT_EQ(propose({9, 7}, outputs.index), (Ints{2}));
-  EXPECT_EQ(propose(Ints(320, 4), OutputIndex()), Ints(8, 4));
+  EXPECT_EQ(propose_suffix({9, 7}, outputs.index), (Ints{2}));
+  EXPECT_EQ(propose_suffix(Ints(320, 4), OutputIndex()), Ints(8, 4));
 }
 
 // vllm#52873: drafts end for good once a row is that long.
@@ -202,7 +204,8 @@ TEST(SuffixSearch, ARowPast32768Tokens) {
     Ints tokens(static_cast<size_t>(len));
     std::iota(tokens.begin(), tokens.end(), 0);
     tokens.insert(tokens.end(), {len - 9, len - 8, len - 7});
-    EXPECT_EQ(propose(tokens, OutputIndex(), {}, 8, len / 2), (Ints{len - 6, len - 5, len - 4}));
+    EXPECT_EQ(propose_suffix(tokens, OutputIndex(), {}, 8, len / 2),
+              (Ints{len - 6, len - 5, len - 4}));
   }
 }
 
@@ -363,7 +366,7 @@ TEST(SuffixSearch, AgreesWithASuffixTree) {
     }
     const bool from_outputs = global.best_score > local.best_score;
     const Ints& expected = from_outputs ? global.best : local.best;
-    ASSERT_EQ(propose(tokens, outputs.index, settings, num_drafts, prefill_len), expected)
+    ASSERT_EQ(propose_suffix(tokens, outputs.index, settings, num_drafts, prefill_len), expected)
         << "case " << i;
     ++num_by[expected.empty() ? 0 : from_outputs ? 2 : 1];
   }

@@ -28,7 +28,6 @@ class Tree(unittest.TestCase):
         self.root = Path(folder.name)
         self.write("tools/deps.toml", DEPS)
         self.write("src/CMakeLists.txt", CMAKE)
-        self.write("tests/CMakeLists.txt", "")
         self.write("src/base/math.h", "#pragma once\n")
         self.write("src/kv/spec.h", '#pragma once\n#include "base/math.h"\n')
         self.write("src/wire/output.h", '#pragma once\n#include "kv/spec.h"\n')
@@ -138,12 +137,12 @@ class FailingTest(Tree):
         self.write("src/runner/two.cpp", body.format("constexpr int kMost[] = {1};"))
         self.assert_one_failure("has a local kMost too")
 
-    def test_a_local_name_of_two_files_of_unity_tests(self):
-        self.write("tests/CMakeLists.txt", "set(unity_tests runner)\n")
+    def test_a_local_name_of_two_files_of_tests(self):
         body = "namespace warprow {{\nnamespace {{\n{}\nTEST(Runner, {}) {{}}\n}}\n}}\n"
         self.write("tests/runner/one_test.cpp", body.format("int rows() { return 1; }", "One"))
         self.write("tests/runner/two_test.cpp", body.format("int lanes() { return 1; }", "Two"))
         self.write("tests/kv/three_test.cpp", body.format("int rows() { return 1; }", "Three"))
+        self.write("tests/support/four.cpp", body.format("int rows() { return 1; }", "Four"))
         self.assertEqual(self.failures(), [])
         self.write("tests/runner/two_test.cpp", body.format("int rows() { return 2; }", "Two"))
         self.assert_one_failure("tests/runner/two_test.cpp: tests/runner/one_test.cpp has a local rows too")

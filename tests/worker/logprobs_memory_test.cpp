@@ -4,6 +4,7 @@
 #include "runner/logits_head.h"
 #include "runner/output_ring.h"
 #include "runner/sample/sampler.h"
+#include "tests/support/mib.h"
 #include "tests/support/temp_dir.h"
 #include "worker/model_plan.h"
 
@@ -17,7 +18,7 @@ namespace warprow {
 namespace {
 
 constexpr int64_t kVocab = 151936;
-constexpr int64_t kMiB = int64_t{1} << 20;
+using test::kMiB;
 constexpr int64_t kRowBytes = kVocab * static_cast<int64_t>(sizeof(float));
 
 EngineConfig config_in(const test::TempDir& dir) {

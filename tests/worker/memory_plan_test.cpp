@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/memory_plan.h"
 
+#include "tests/support/mib.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temp_dir.h"
 #include "worker/kv_sizing.h"
@@ -15,7 +16,7 @@
 namespace warprow {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+using test::kMiB;
 
 EngineConfig tiny_config() {
   EngineConfig config;

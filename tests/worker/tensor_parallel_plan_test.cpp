@@ -4,6 +4,7 @@
 #include "models/layer_needs.h"
 #include "models/registry.h"
 #include "models/tensor_split.h"
+#include "tests/support/mib.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp_dir.h"
 #include "tests/worker/loaded_bytes.h"
@@ -22,7 +23,7 @@
 namespace warprow {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+using test::kMiB;
 
 class TensorParallelPlan : public ::testing::Test {
  protected:
