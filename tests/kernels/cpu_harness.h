@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
 
 namespace warprow::testing {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // A CPU device with an inline stream: an operation has completed when its call returns.
 struct CpuHarness {

@@ -18,10 +18,9 @@ namespace {
 
 using testing::draw;
 using testing::Drawn;
+using testing::kInf;
 using testing::random_floats;
 using testing::TokenRows;
-
-constexpr float kPenaltyInf = std::numeric_limits<float>::infinity();
 
 SampleParams penalties(float repetition, float frequency, float presence) {
   SampleParams p;
@@ -96,13 +95,13 @@ TEST(Penalties, AgreeWithTheirDefinition) {
   const RandomRows random(400, kVocab, 3);
   for (size_t i = 0; i < random.tokens.size(); ++i) {
     auto logits = random_floats(kVocab, static_cast<uint32_t>(i), 5.0F);
-    logits[i % kVocab] = -kPenaltyInf;
+    logits[i % kVocab] = -kInf;
     const auto expected =
         penalties_reference(random.tokens[i], random.rows.prompt_len[i], random.params[i], logits);
     const auto got = apply(random.rows.tokens(i), random.params[i], logits);
     for (size_t t = 0; t < kVocab; ++t) {
-      if (logits[t] == -kPenaltyInf) {
-        EXPECT_EQ(got[t], -kPenaltyInf);
+      if (logits[t] == -kInf) {
+        EXPECT_EQ(got[t], -kInf);
       } else {
         ASSERT_NEAR(got[t], expected[t], 1e-5 * (1.0 + std::abs(expected[t]))) << i << " " << t;
       }

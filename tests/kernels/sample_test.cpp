@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -17,9 +16,8 @@ namespace warprow {
 namespace {
 
 using testing::CpuHarness;
+using testing::kInf;
 using testing::random_floats;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // One call of the sampler: logits, sampling parameters by request row, and outputs.
 struct Call {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -21,10 +20,10 @@ namespace {
 
 using testing::draw;
 using testing::Drawn;
+using testing::kInf;
 using testing::random_floats;
 using testing::TokenRows;
 
-constexpr float kListInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kWidth = 64;
 constexpr int32_t kBad = -static_cast<int32_t>(SampleError::kBadLogits);
 constexpr int32_t kNothing = -static_cast<int32_t>(SampleError::kNothingLeft);
@@ -139,7 +138,7 @@ TEST(TokenLists, NothingLeftFailsItsRowAlone) {
   batch.add({0}, 1, 1, p, {.allowed = {2}}, {1, 2, 9});  // the only allowed id is EOS
   batch.add({0}, 1, 1, p, {.allowed = {1, 2}}, {1, 2, 9});
   batch.add({0}, 1, 1, {}, {.bad_words = {{0}, {1}, {2}}}, {1, 2, 9});
-  batch.add({0}, 1, 1, p, {.allowed = {2}}, {1, kListInf, 9});
+  batch.add({0}, 1, 1, p, {.allowed = {2}}, {1, kInf, 9});
   const Drawn drawn = batch.run();
   EXPECT_EQ(drawn.tokens, (std::vector<int32_t>{kNothing, 1, kNothing, kBad}));
   EXPECT_EQ(drawn.errors, (std::vector<int32_t>{2, 0, 2, 1}));
@@ -180,7 +179,7 @@ std::vector<float> lists_reference(const std::vector<int32_t>& tokens,
     }
     masked |= static_cast<int32_t>(outputs.size()) < p.min_tokens &&
               std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
-    l = masked ? -kListInf : l + (lists.biases.count(id) > 0 ? lists.biases.at(id) : 0.0F);
+    l = masked ? -kInf : l + (lists.biases.count(id) > 0 ? lists.biases.at(id) : 0.0F);
     if (std::find(tokens.begin(), tokens.end(), id) != tokens.end()) {
       l = l > 0 ? l / p.repetition_penalty : l * p.repetition_penalty;
       const auto count = static_cast<float>(std::count(outputs.begin(), outputs.end(), id));

@@ -2,8 +2,7 @@
 #include "sched/kv_cache_manager.h"
 
 #include "base/check.h"
-
-#include <numeric>
+#include "tests/sched/scheduler_rig.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@ namespace warprow {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::tokens_from;
 
 constexpr RowId kRow{0};
 
@@ -26,12 +26,6 @@ KvGroupSpec window_group(int32_t block_size, int32_t window) {
   group.kind = KvKind::kSlidingWindow;
   group.window = window;
   return group;
-}
-
-std::vector<TokenId> prefix_tokens(int32_t first, int32_t count) {
-  std::vector<TokenId> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
 }
 
 struct Cache {
@@ -69,7 +63,7 @@ struct Cache {
 TEST(KvCacheManager, AWindowLetsGo) {
   Cache cache({window_group(2, 4)}, 16);
   RequestKv kv;
-  ASSERT_TRUE(cache.enter(kv, prefix_tokens(0, 7)));
+  ASSERT_TRUE(cache.enter(kv, tokens_from(0, 7)));
   EXPECT_EQ(kv.window_at, 5);
   cache.manager.drop_outside_windows(kv, 7, 0);
   EXPECT_THAT(kv.tables[0].blocks, ElementsAre(kNullBlock, kNullBlock, BlockId{3}, BlockId{4}));
@@ -93,7 +87,7 @@ TEST(KvCacheManager, BlocksARequestEverNeeds) {
 // 64 tokens, and the window's table is [null, null, 2, 3].
 TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   Cache cache({full_group(16), window_group(16, 33)}, 40);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 97);
+  const std::vector<TokenId> tokens = tokens_from(0, 97);
   RequestKv first;
   ASSERT_TRUE(cache.enter(first, tokens));  // 7 blocks each, 6 of them full
   const std::vector<BlockId> full = first.tables[0].blocks;
@@ -117,7 +111,7 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
 
   RequestKv second;
   cache.manager.init(second, {}, 200);
-  const std::vector<TokenId> longer = prefix_tokens(0, 150);
+  const std::vector<TokenId> longer = tokens_from(0, 150);
   EXPECT_EQ(cache.manager.find_prefix(second, longer, 149), 64);
   cache.out.clear();
   ASSERT_TRUE(cache.manager.admit(second, {kRow, 64, 70, 150}, cache.out));
@@ -135,17 +129,17 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
 TEST(KvCacheManager, AWindowHitMayReachBackToTheStart) {
   Cache cache({window_group(4, 100)}, 40);
   RequestKv first;
-  ASSERT_TRUE(cache.enter(first, prefix_tokens(0, 9)));
+  ASSERT_TRUE(cache.enter(first, tokens_from(0, 9)));
   RequestKv second;
   cache.manager.init(second, {}, 50);
-  EXPECT_EQ(cache.manager.find_prefix(second, prefix_tokens(0, 50), 49),
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens_from(0, 50), 49),
             8);  // 2 blocks, although the window would need 25
 }
 
 TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {
   Cache cache({full_group(4), full_group(6)}, 60);
   RequestKv first;
-  const std::vector<TokenId> tokens = prefix_tokens(0, 40);
+  const std::vector<TokenId> tokens = tokens_from(0, 40);
   ASSERT_TRUE(cache.enter(first, tokens));
   RequestKv second;
   cache.manager.init(second, {}, 40);
@@ -163,13 +157,13 @@ TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {
 TEST(KvCacheManager, AdmissionCountsEvictableHits) {
   Cache cache({full_group(4)}, 5);  // 4 blocks
   RequestKv first;
-  ASSERT_TRUE(cache.enter(first, prefix_tokens(0, 9)));
+  ASSERT_TRUE(cache.enter(first, tokens_from(0, 9)));
   cache.manager.release(first, 0);
   RequestKv second;
-  EXPECT_FALSE(cache.enter(second, prefix_tokens(0, 17)));  // needs 2 cached and 3 new blocks
+  EXPECT_FALSE(cache.enter(second, tokens_from(0, 17)));  // needs 2 cached and 3 new blocks
   EXPECT_EQ(cache.manager.pool().num_free(), 4);
   RequestKv third;
-  EXPECT_TRUE(cache.enter(third, prefix_tokens(0, 16)));  // needs 2 cached and 2 new blocks
+  EXPECT_TRUE(cache.enter(third, tokens_from(0, 16)));  // needs 2 cached and 2 new blocks
   EXPECT_EQ(cache.manager.pool().num_free(), 0);
 }
 
@@ -195,7 +189,7 @@ TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
   RequestKv kv;
   SchedulerOutput out;
   manager.init(kv, {}, 20);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 9);
+  const std::vector<TokenId> tokens = tokens_from(0, 9);
   EXPECT_EQ(manager.find_prefix(kv, tokens, 8), 0);
   ASSERT_TRUE(manager.admit(kv, {kRow, 0, 9, 9}, out));
   EXPECT_EQ(kv.cache_at, RequestKv::kNever);
@@ -231,7 +225,7 @@ std::vector<int32_t> cells_of(const SchedulerOutput& out, int32_t group) {
 // the row's cells forget them with the next step. A request with the same first 33 tokens starts from the checkpoint.
 TEST(KvCacheManager, ACheckpointOfAState) {
   Cache cache({full_group(16), state_group(16, 2)}, 32);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 40);
+  const std::vector<TokenId> tokens = tokens_from(0, 40);
   RequestKv first;
   ASSERT_TRUE(cache.enter(first, tokens));
   EXPECT_THAT(cells_of(cache.out, 1), ElementsAre(4, 5, 6, 7, 0, 0));
@@ -247,7 +241,7 @@ TEST(KvCacheManager, ACheckpointOfAState) {
   EXPECT_TRUE(cells_of(cache.out, 1).empty());
 
   RequestKv second;
-  std::vector<TokenId> other = prefix_tokens(0, 33);
+  std::vector<TokenId> other = tokens_from(0, 33);
   other.push_back(77);
   ASSERT_TRUE(cache.enter(second, other));
   EXPECT_THAT(cells_of(cache.out, 1), ElementsAre(10, 11, 0, 0, 6, 7));
@@ -261,7 +255,7 @@ TEST(KvCacheManager, ACheckpointOfAState) {
 TEST(KvCacheManager, RoomForDraftsDoesNotMoveACheckpoint) {
   constexpr int32_t kLookahead = 3;
   Cache cache({full_group(16), state_group(16, 1)}, 32, 1024, kLookahead);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 47);
+  const std::vector<TokenId> tokens = tokens_from(0, 47);
   RequestKv kv;
   cache.manager.init(kv, {}, 47 + kLookahead);
   ASSERT_EQ(cache.manager.find_prefix(kv, tokens, 46), 0);
@@ -287,7 +281,7 @@ TEST(KvCacheManager, RoomForDraftsDoesNotMoveACheckpoint) {
 // A chunk that starts at the prompt's last block end leaves the state that it starts from and writes other pages.
 TEST(KvCacheManager, AStateThatBecomesACheckpoint) {
   Cache cache({full_group(16), state_group(16, 1)}, 32);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 20);
+  const std::vector<TokenId> tokens = tokens_from(0, 20);
   RequestKv kv;
   cache.manager.init(kv, {}, 20);
   ASSERT_EQ(cache.manager.find_prefix(kv, tokens, 19), 0);
@@ -309,7 +303,7 @@ TEST(KvCacheManager, AStateThatBecomesACheckpoint) {
 // A checkpoint without one of its pages is none. Attention's hit is shorter for it.
 TEST(KvCacheManager, AHitNeedsEveryPageOfAState) {
   Cache cache({full_group(16), state_group(16, 2)}, 32);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 40);
+  const std::vector<TokenId> tokens = tokens_from(0, 40);
   RequestKv first;
   ASSERT_TRUE(cache.enter(first, tokens));
   cache.manager.return_loans(first, 1);
@@ -330,7 +324,7 @@ TEST(KvCacheManager, AHitNeedsEveryPageOfAState) {
 // 32.
 TEST(KvCacheManager, HitsEndWhereBlocksOfEveryGroupEnd) {
   Cache cache({full_group(32), window_group(16, 17)}, 40);
-  const std::vector<TokenId> tokens = prefix_tokens(0, 113);
+  const std::vector<TokenId> tokens = tokens_from(0, 113);
   RequestKv first;
   ASSERT_TRUE(cache.enter(first, tokens));  // 3 full blocks of 32, 7 of 16
   EXPECT_EQ(first.tables[0].blocks.size(), 4U);

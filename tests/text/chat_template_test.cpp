@@ -3,6 +3,7 @@
 
 #include "tests/support/sanitizers.h"
 #include "tests/support/source_path.h"
+#include "tests/text/repeat.h"
 #include "tests/text/text_test_support.h"
 
 #include <ctime>
@@ -18,6 +19,8 @@
 
 namespace warprow {
 namespace {
+
+using test::repeat;
 
 OrderedJson chat(std::initializer_list<std::pair<const char*, const char*>> turns) {
   OrderedJson messages = OrderedJson::array();
@@ -158,14 +161,6 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_EQ(render("x", request), "error: every message must be an object with role and content");
 }
 
-std::string repeated_text(std::string_view s, int times) {
-  std::string out;
-  for (int i = 0; i < times; ++i) {
-    out += s;
-  }
-  return out;
-}
-
 TEST(ChatTemplate, ARequestsOwnTemplate) {
   ChatRequest request;
   request.messages = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Hi"}}}}}};
@@ -195,7 +190,7 @@ TEST(ChatTemplate, ARequestsOwnTemplate) {
 // A template is an untrusted program. The error names the exceeded limit, and the next rendering works normally.
 TEST(ChatTemplate, LimitsAreNamed) {
   const std::string loops =
-      repeated_text("{% for i in range(1000) %}", 8) + "x" + repeated_text("{% endfor %}", 8);
+      repeat("{% for i in range(1000) %}", 8) + "x" + repeat("{% endfor %}", 8);
   const std::string doubling =
       "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor "
       "%}{{ n.s }}";
@@ -242,14 +237,14 @@ TEST(ChatTemplate, ALimitBrokenOnceHarmsNoLaterRendering) {
 
 TEST(ChatTemplate, DepthIsRefusedWhenItIsParsed) {
   const std::string cases[] = {
-      "{{ " + repeated_text("(", 100'000) + "1" + repeated_text(")", 100'000) + " }}",
-      "{{ " + repeated_text("[", 100'000) + repeated_text("]", 100'000) + " }}",
-      "{{ " + repeated_text("-", 1'000'000) + "1 }}",
-      "{{ " + repeated_text("not ", 1'000'000) + "1 }}",
-      "{{ x" + repeated_text("|string", 1'000'000) + " }}",
-      "{{ 1" + repeated_text("+1", 1'000'000) + " }}",
-      "{{ x" + repeated_text(".y", 1'000'000) + " }}",
-      repeated_text("{% if x %}", 100'000) + repeated_text("{% endif %}", 100'000),
+      "{{ " + repeat("(", 100'000) + "1" + repeat(")", 100'000) + " }}",
+      "{{ " + repeat("[", 100'000) + repeat("]", 100'000) + " }}",
+      "{{ " + repeat("-", 1'000'000) + "1 }}",
+      "{{ " + repeat("not ", 1'000'000) + "1 }}",
+      "{{ x" + repeat("|string", 1'000'000) + " }}",
+      "{{ 1" + repeat("+1", 1'000'000) + " }}",
+      "{{ x" + repeat(".y", 1'000'000) + " }}",
+      repeat("{% if x %}", 100'000) + repeat("{% endif %}", 100'000),
   };
   for (const std::string& source : cases) {
     const auto parsed = ChatTemplate::parse({source, "", {}});
@@ -266,7 +261,7 @@ TEST(ChatTemplate, DepthIsRefusedWhenItIsParsed) {
 TEST(ChatTemplate, LongMessagesAreNoHarm) {
   const std::string source =
       "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}";
-  const std::string text = repeated_text("0123456789", 800'000);
+  const std::string text = repeat("0123456789", 800'000);
   EXPECT_EQ(render(source, {.messages = chat({{"user", text.c_str()}})}), "<|user|>" + text + "\n");
   OrderedJson many = OrderedJson::array();
   for (int i = 0; i < 20'000; ++i) {

@@ -2,6 +2,7 @@
 // The limits of grammars: refusals and their messages, time limits, and the cache.
 #include "tests/support/sanitizers.h"
 #include "tests/text/grammar_test_support.h"
+#include "tests/text/repeat.h"
 
 #include <atomic>
 #include <chrono>
@@ -18,6 +19,8 @@
 
 namespace warprow {
 namespace {
+
+using test::repeat;
 
 using Clock = std::chrono::steady_clock;
 using test::Mask;
@@ -81,14 +84,6 @@ TEST(GrammarLimits, MistakesAreNamedWithTheirPosition) {
         << grammar.error().message;
     EXPECT_EQ(grammar.error().message.find('\n'), std::string::npos) << grammar.error().message;
   }
-}
-
-std::string repeat(std::string_view s, int times) {
-  std::string out;
-  for (int i = 0; i < times; ++i) {
-    out += s;
-  }
-  return out;
 }
 
 // Either an error, or a grammar whose first masks are fast. The limit is 2 s; the rest is for busy machines and
