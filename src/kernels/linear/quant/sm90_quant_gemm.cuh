@@ -455,7 +455,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       cluster_arrive();
     }
   } else if (finds_scales) {
-    leave_row_scales<S::kConsumers>(p, at, lane, scales);
+    leave_row_scales<S::kConsumers, kCols>(p, at, 0, lane, scales);
     __syncwarp();
     if (!alone) {
       cluster_wait();
@@ -496,7 +496,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       cluster_arrive();
     }
     if constexpr (kHasScaleWarp<kCols>) {
-      await_row_scales<S::kConsumers>(p);
+      await_row_scales<S::kConsumers, kCols>(p);
     }
     outputs.finish();
     __syncwarp();

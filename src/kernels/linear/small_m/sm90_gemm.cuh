@@ -23,7 +23,7 @@
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
 // Mapping: a CTA has one tile of 64, 128 or 192 rows of w and a block of up to 128 rows of x; if `split` CTAs of a cluster
 //   share the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
-//   ring of stages by TMA; the consumers fill it with w for the first time. Another warp finds the scales of half-normalised rows. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
+//   ring of stages by TMA; the consumers fill it with w for the first time. Other warps find the scales of half-normalised rows. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
 //   its n). Sums go through shared memory, where the parts of k are added. A SwiGLU tile has gate rows in its
 //   first half and their up rows in its second. Each CTA then finishes a part of the rows of x.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it waits for the
@@ -36,9 +36,9 @@ namespace warprow::cuda {
 
 namespace sm90_gemm_detail {
 
-// The consumers, a warp that loads, and one that finds the scales of half-normalised rows.
+// The consumers, a warp that loads, and those that find the scales of half-normalised rows.
 template <int kCols, int kGroups>
-constexpr int kAllThreads = Sizes<kCols, kGroups>::kConsumers + 64;
+constexpr int kAllThreads = Sizes<kCols, kGroups>::kConsumers + 32 + 32 * kScaleWarps<kCols>;
 
 // Loads the tiles of w and x. A thread takes 60 ns for a copy, so a stage has one of each, and for the first fill all consumer
 // warps load w.
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
       cluster_arrive();
     }
   } else if (warp > S::kConsumers / 32) {
-    leave_row_scales<S::kConsumers>(p, at, lane, scales);
+    leave_row_scales<S::kConsumers, kCols>(p, at, warp - S::kConsumers / 32 - 1, lane, scales);
     __syncwarp();
     if (!alone) {
       cluster_wait();
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
     if (!alone) {
       cluster_arrive();
     }
-    await_row_scales<S::kConsumers>(p);
+    await_row_scales<S::kConsumers, kCols>(p);
     outputs.finish();
     __syncwarp();
   }

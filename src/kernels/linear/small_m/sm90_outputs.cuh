@@ -3,9 +3,11 @@
 
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/finish.cuh"
 #include "kernels/linear/small_m/sm90_block.cuh"
 
+#include <algorithm>
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <type_traits>
@@ -37,17 +39,23 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   }
 }
 
-// The same by one warp, beside the products. Squares that are not in quarters: two rows of eight at a time.
-__device__ inline void find_row_scales_by_warp(const Params& p,
-                                               const Place& at,
-                                               int lane,
-                                               float* scales) {
-  constexpr int kAtOnce = 2;
+// Warps that find the scales of up to kCols rows beside the products. While tiles come, a read takes more than a
+// microsecond, so one warp would be late with many rows.
+template <int kCols>
+constexpr int kScaleWarps = kCols < 128 ? 1 : 3;  // with the one that loads, a warpgroup
+
+// The same by one of kScaleWarps warps. Squares that are not in quarters: four lanes have kAtOnce rows, and load kDeep squares
+// of each before they add one.
+template <int kCols>
+__device__ void find_row_scales_by_warp(
+    const Params& p, const Place& at, int warp, int lane, float* scales) {
+  constexpr int kAtOnce = std::clamp(kCols / 8, 2, 4);
+  constexpr int kDeep = 4;
   const int parts = p.a.k / 64;
   const auto width = static_cast<float>(p.a.k);
   if (p.a.m <= kMaxQuarteredRows) {
     const auto* squares = reinterpret_cast<const float4*>(p.a.squares);
-    const int t = lane / 4;
+    const int t = warp * 8 + lane / 4;
     const float scale = inverse_rms(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
                                     parts,
                                     lane % 4,
@@ -59,19 +67,31 @@ __device__ inline void find_row_scales_by_warp(const Params& p,
     return;
   }
 #pragma unroll 1
-  for (int first = 0; first < at.num_rows; first += 8 * kAtOnce) {
+  for (int first = warp * 8 * kAtOnce; first < at.num_rows;
+       first += kScaleWarps<kCols> * 8 * kAtOnce) {
     const float* squares[kAtOnce];
     float sums[kAtOnce] = {};
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
       const int t = min(first + 8 * r + lane / 4, at.num_rows - 1);
-      squares[r] = p.a.squares + at.row(t) * parts;
+      squares[r] = p.a.squares + at.row(t) * parts + lane % 4;
     }
-#pragma unroll 4
-    for (int i = lane % 4; i < parts; i += 4) {
+#pragma unroll 1
+    for (int i = 0; i < parts; i += 4 * kDeep) {
+      float more[kDeep][kAtOnce];
 #pragma unroll
-      for (int r = 0; r < kAtOnce; ++r) {
-        sums[r] = __fadd_rn(sums[r], squares[r][i]);
+      for (int d = 0; d < kDeep; ++d) {
+#pragma unroll
+        for (int r = 0; r < kAtOnce; ++r) {
+          more[d][r] = i + 4 * d + lane % 4 < parts ? squares[r][i + 4 * d] : 0.0F;
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < kDeep; ++d) {
+#pragma unroll
+        for (int r = 0; r < kAtOnce; ++r) {
+          sums[r] = __fadd_rn(sums[r], more[d][r]);
+        }
       }
     }
 #pragma unroll
@@ -86,21 +106,19 @@ __device__ inline void find_row_scales_by_warp(const Params& p,
 }
 
 // The same while the consumers multiply. They wait for it by await_row_scales.
-template <int kConsumers>
-__device__ __forceinline__ void leave_row_scales(const Params& p,
-                                                 const Place& at,
-                                                 int lane,
-                                                 float* scales) {
+template <int kConsumers, int kCols>
+__device__ __forceinline__ void leave_row_scales(
+    const Params& p, const Place& at, int warp, int lane, float* scales) {
   if (p.a.squares != nullptr) {
     pdl_wait();
-    find_row_scales_by_warp(p, at, lane, scales);
-    named_arrive(2, kConsumers + 32);
+    find_row_scales_by_warp<kCols>(p, at, warp, lane, scales);
+    named_arrive(2, kConsumers + 32 * kScaleWarps<kCols>);
   }
 }
-template <int kConsumers>
+template <int kConsumers, int kCols>
 __device__ __forceinline__ void await_row_scales(const Params& p) {
   if (p.a.squares != nullptr) {
-    named_sync(2, kConsumers + 32);
+    named_sync(2, kConsumers + 32 * kScaleWarps<kCols>);
   }
 }
 
@@ -160,9 +178,9 @@ class Outputs {
                      const float* scales)
       : p_(p),
         at_(at),
-        sums_(reinterpret_cast<const float*>(sums)),
-        parts_(reinterpret_cast<const float*>(sums + p.parts_at)),
-        scales_(scales),
+        sums_(kept(shared_address(sums))),
+        parts_(sums_ + p.parts_at),
+        scales_(kept(shared_address(scales))),
         gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
         span_(gate_ ? S::kRows / 2 : S::kRows),
         end_(gate_ ? p.a.n / 2 : p.a.n),
@@ -206,6 +224,14 @@ class Outputs {
   }
 
  private:
+  static constexpr int kPitchBytes = S::kPitch * 4;
+
+  // The compiler keeps the address in a register. It would compute it again at each use.
+  [[nodiscard]] static __device__ __forceinline__ uint32_t kept(uint32_t address) {
+    asm("" : "+r"(address));
+    return address;
+  }
+
   // Rows that a thread finishes at once, of every eighth or 16th that it has. More take more registers, and small CTAs must
   // leave room for others on their SM.
   static constexpr int kAtOnce = kCols < 32                                  ? kCols / 8
@@ -215,23 +241,40 @@ class Outputs {
 
   using Rows = float4[kAtOnce];  // of a thread
 
+  // While outputs are finished nothing else runs on the SM, and a scheduler has one warp. So instructions count: addresses are
+  // advanced, and all that is known before is a constant.
   template <bool kGate, bool kF32, bool kNorm>
   __device__ __forceinline__ void finish_rows() {
-    const int step = kAtOnce * stride_;
-    for (int begin = 0; begin < at_.num_rows; begin += step) {  // alike in all threads
+    using T = std::conditional_t<kF32, float, __nv_bfloat16>;
+    constexpr int kSpan = kGate ? S::kRows / 2 : S::kRows;
+    constexpr int kStride = S::kConsumers / (kSpan / 4);
+    constexpr int kStep = kAtOnce * kStride;
+    const bool quarters = p_.a.m <= kMaxQuarteredRows;
+    const int64_t y_step = kStride * p_.a.y_stride;
+    auto* y = static_cast<T*>(p_.a.y) + place(first_);
+    auto* next_x =
+        kNorm ? static_cast<__nv_bfloat16*>(p_.a.next_x) + at_.row(first_) * p_.a.n + output_
+              : nullptr;
+    float* squares_at = kNorm ? squares_of(at_.row(first_), quarters) : nullptr;
+    const int next_step = kStride * p_.a.n;
+    const int squares_step = next_step / (quarters ? 16 : 64);
+#pragma unroll 1
+    for (int begin = 0; begin < at_.num_rows; begin += kStep) {  // alike in all threads
       Rows old;
+      if constexpr (kF32 && !kGate) {  // others are never added to y
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        old[j] = old_[j];
-      }
-      if (begin + step < at_.num_rows) {
-        fetch_old<true>(begin + step + first_);
+        for (int j = 0; j < kAtOnce; ++j) {
+          old[j] = old_[j];
+        }
+        if (begin + kStep < at_.num_rows) {
+          fetch_old<true>(begin + kStep + first_);
+        }
       }
       Rows v;
-      totals(begin, column_, bias_, w_scale_, v);
+      totals<kStride>(begin, column_, bias_, w_scale_, v);
       if constexpr (kGate) {
         Rows up;
-        totals(begin, column_ + span_, up_bias_, up_scale_, up);
+        totals<kStride>(begin, column_ + kSpan, up_bias_, up_scale_, up);
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
           v[j] = {gated(v[j].x, up[j].x),
@@ -242,7 +285,7 @@ class Outputs {
       }
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        v[j] = sum_of(v[j], old[j]);
+        v[j] = sum_of(v[j], kF32 && !kGate ? old[j] : float4{});
       }
       float squares[kAtOnce];
       if constexpr (kNorm) {
@@ -250,7 +293,7 @@ class Outputs {
         for (int j = 0; j < kAtOnce; ++j) {
           squares[j] = quarter_of_squares(v[j], ~0U);
         }
-        if (p_.a.m > kMaxQuarteredRows) {
+        if (!quarters) {
 #pragma unroll
           for (int j = 0; j < kAtOnce; ++j) {
             squares[j] = sum_of_quarters(squares[j], ~0U);
@@ -259,36 +302,41 @@ class Outputs {
       }
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        const int t = begin + first_ + j * stride_;
-        if (t < at_.num_rows && output_ < end_) {
-          using T = std::conditional_t<kF32, float, __nv_bfloat16>;
-          store_vector(static_cast<T*>(p_.a.y) + place(t), v[j]);
+        if (begin + first_ + j * kStride < at_.num_rows && output_ < end_) {
+          store_vector(y, v[j]);
           if constexpr (kNorm) {
-            const int64_t row = at_.row(t);
-            store_vector(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
-                         weighted(v[j], next_weight_));
-            leave_squares(row, squares[j]);
+            store_vector(next_x, weighted(v[j], next_weight_));
+            if (threadIdx.x % 16 < (quarters ? 4 : 1)) {
+              *squares_at = squares[j];
+            }
           }
+        }
+        y += y_step;
+        if constexpr (kNorm) {
+          next_x += next_step;
+          squares_at += squares_step;
         }
       }
     }
   }
 
   // Totals of the thread's rows from `begin` on. A row past the CTA's last gets the last one's, which is not stored.
+  template <int kStride>
   __device__ __forceinline__ void totals(
       int begin, int r, const float4& bias, const float4& of_w, Rows& v) const {
-    int t[kAtOnce];
+    uint32_t t[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      t[j] = min(begin + first_ + j * stride_, at_.num_rows - 1);
-      v[j] = part_of(0, t[j], r);
+      t[j] = min(begin + first_ + j * kStride, at_.num_rows - 1);
+      v[j] = four_at(rows_of_part(0) + r * 4 + t[j] * kPitchBytes);
     }
 #pragma unroll 1
     for (int part = 1; part < p_.split; ++part) {
+      const uint32_t rows = rows_of_part(part) + r * 4;
       Rows more;
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        more[j] = part_of(part, t[j], r);
+        more[j] = four_at(rows + t[j] * kPitchBytes);
       }
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
@@ -296,9 +344,14 @@ class Outputs {
       }
     }
     const bool has_scale = kScaledW || p_.a.squares != nullptr;
+    float scales[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      v[j] = finished(v[j], has_scale ? scales_[t[j]] : 1.0F, bias, of_w);
+      scales[j] = has_scale ? __uint_as_float(load_shared(scales_ + t[j] * 4)) : 1.0F;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      v[j] = finished(v[j], scales[j], bias, of_w);
     }
   }
 
@@ -363,22 +416,29 @@ class Outputs {
             output_ + 3 < end_ ? from[3] : 0.0F};
   }
 
-  [[nodiscard]] __device__ float4 part_of(int part, int t, int r) const {
-    const float* row = part == at_.part ? sums_ + (at_.first_row + t) * S::kPitch
-                                        : parts_ + (part * p_.part_rows + t) * S::kPitch;
-    return *reinterpret_cast<const float4*>(row + r);
+  // The rows that this CTA finishes, in a part of k.
+  [[nodiscard]] __device__ __forceinline__ uint32_t rows_of_part(int part) const {
+    return part == at_.part ? sums_ + at_.first_row * kPitchBytes
+                            : parts_ + part * p_.part_rows * kPitchBytes;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float4 four_at(uint32_t shared) {
+    const uint4 v = load_shared_four(shared);
+    return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
   }
 
   [[nodiscard]] __device__ float4 total(int t,
                                         int r,
                                         const float4& bias,
                                         const float4& of_w) const {
-    float4 v = part_of(0, t, r);
+    const uint32_t at = r * 4 + t * kPitchBytes;
+    float4 v = four_at(rows_of_part(0) + at);
 #pragma unroll 1
     for (int part = 1; part < p_.split; ++part) {
-      v = sum_of(v, part_of(part, t, r));
+      v = sum_of(v, four_at(rows_of_part(part) + at));
     }
-    return finished(v, kScaledW || p_.a.squares != nullptr ? scales_[t] : 1.0F, bias, of_w);
+    const bool has_scale = kScaledW || p_.a.squares != nullptr;
+    return finished(
+        v, has_scale ? __uint_as_float(load_shared(scales_ + t * 4)) : 1.0F, bias, of_w);
   }
 
   __device__ void finish_four(int t, const float4& old) const {
@@ -395,17 +455,10 @@ class Outputs {
     }
   }
 
-  // Of a row's 64 adjacent columns, which 16 lanes have.
-  __device__ __forceinline__ void leave_squares(int64_t row, float squares) const {
-    const unsigned lane = threadIdx.x % 16;
+  // Where the sum of squares of a row's 64 adjacent columns goes, which 16 lanes have; or its quarters, by lane.
+  [[nodiscard]] __device__ __forceinline__ float* squares_of(int64_t row, bool quarters) const {
     const int64_t block = row * (p_.a.n / 64) + output_ / 64;
-    if (p_.a.m <= kMaxQuarteredRows) {
-      if (lane < 4) {
-        p_.a.next_squares[block * 4 + lane] = squares;
-      }
-    } else if (lane == 0) {
-      p_.a.next_squares[block] = squares;
-    }
+    return p_.a.next_squares + (quarters ? block * 4 + threadIdx.x % 16 : block);
   }
 
   template <typename T>
@@ -428,9 +481,9 @@ class Outputs {
 
   const Params& p_;
   const Place& at_;
-  const float* sums_;   // this CTA's sums
-  const float* parts_;  // the other CTAs' partial sums
-  const float* scales_;
+  uint32_t sums_;   // in shared memory: this CTA's sums
+  uint32_t parts_;  // the other CTAs' partial sums
+  uint32_t scales_;
   bool gate_;
   int span_;    // outputs of the tile
   int end_;     // of the whole product
