@@ -14,6 +14,7 @@
 #include "kernels/linear/finish.cuh"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/large_m/sm90_large_outputs.cuh"
+#include "kernels/linear/row_scales.cuh"
 
 #include <algorithm>
 #include <cuda_runtime.h>
@@ -44,6 +45,10 @@ constexpr int kXBytes = kRows * 128;
 constexpr int kNeighbours = 8;  // pairs of tiles of x that take a tile of w one after the other
 
 constexpr int kCluster = 2;
+
+// Whether sums and parts of a tile take nearly all registers.
+template <int kCols, bool kParts>
+constexpr bool kMany = kCols == 192 && kParts;
 
 template <int kCols>
 struct Sizes {
@@ -132,12 +137,8 @@ class Consumer {
   using Outputs = std::conditional_t<kEpilogue == LinearEpilogue::kMax,
                                      LargeMaxima<kCols>,
                                      LargeOutputs<kEpilogue, kF32, kCols, S::kBoxes, NoWScales>>;
-  __device__ Consumer(const Params& p,
-                      const CUtensorMap& y_map,
-                      uint32_t data,
-                      float* scales,
-                      int rank,
-                      uint32_t own_barriers)
+  __device__ Consumer(
+      const Params& p, const CUtensorMap& y_map, uint32_t data, int rank, uint32_t own_barriers)
       : p_(p),
         outputs_(
             p.a,
@@ -151,14 +152,14 @@ class Consumer {
         leads_(threadIdx.x % 128 == 0),
         rank_(rank),
         own_barriers_(own_barriers),
-        peer_barriers_(remote_address(own_barriers, rank ^ 1)),
-        scales_(scales + group_ * 64) {}
+        peer_barriers_(remote_address(own_barriers, rank ^ 1)) {}
 
   __device__ void run(typename S::Ring ring) {
     const int num_tiles = p_.pairs * p_.col_tiles;
     for (int index = blockIdx.x / kCluster; index < num_tiles; index += gridDim.x / kCluster) {
       const Tile tile = tile_at(p_, index);
       row_ = (2 * tile.pair + rank_) * kRows + group_ * 64;
+      row_scales_.begin(p_.a, row_ + warp_ * 16 + lane_ / 4, p_.a.m - 1);
       float sum[kCols / 2];
       if constexpr (kParts) {
         float part[kCols / 2];
@@ -175,14 +176,14 @@ class Consumer {
       } else {
         multiply(ring, (p_.a.k + 63) / 64, sum, true);
       }
-      const float scales[2] = {scale_of(0), scale_of(1)};
-      outputs_.write(row_, tile.col, scales, sum);
+      outputs_.write(row_, tile.col, row_scales_.finish(p_.a), sum);
     }
     outputs_.wait();
   }
 
  private:
   static constexpr int kStageBytes = S::kStageBytes;
+  static constexpr int kStepsOfRead = 4;  // whose products take as long as a read of memory
   __device__ void release(uint32_t empty) const {
     if (leads_) {
       barrier_arrive(empty);
@@ -190,7 +191,7 @@ class Consumer {
     }
   }
 
-  // Multiplies `steps` stages of the ring. Rows' scales are computed while the first products run.
+  // Multiplies `steps` stages of the ring. Rows' scales are found while a tile's first products run.
   __device__ void multiply(typename S::Ring& ring,
                            int steps,
                            float (&sum)[kCols / 2],
@@ -210,8 +211,8 @@ class Consumer {
               step + i > 0);
       }
       wgmma_commit();
-      if (step == 0 && begins_tile && p_.a.squares != nullptr) {
-        find_scales();
+      if (begins_tile && step % kStepsOfRead == kStepsOfRead - 1 && row_scales_.asked()) {
+        row_scales_.advance(p_.a);
       }
       wgmma_wait<1>();
       if (step > 0) {
@@ -226,28 +227,6 @@ class Consumer {
     }
   }
 
-  // 1 / rms of the warpgroup's rows. Every warp has 16 of them, which it alone reads.
-  __device__ void find_scales() const {
-    const int parts = p_.a.k / 64;
-#pragma unroll
-    for (int pass = 0; pass < 2; ++pass) {
-      const int at = warp_ * 16 + pass * 8 + lane_ / 4;
-      const int row = row_ + at;
-      const float* squares =
-          row < p_.a.m ? p_.a.squares + static_cast<int64_t>(row) * parts : nullptr;
-      const float scale =
-          inverse_rms(squares, parts, lane_ % 4, static_cast<float>(p_.a.k), p_.a.norm_eps);
-      if (lane_ % 4 == 0) {
-        scales_[at] = scale;
-      }
-    }
-    __syncwarp();
-  }
-
-  [[nodiscard]] __device__ float scale_of(int half) const {
-    return p_.a.squares != nullptr ? scales_[warp_ * 16 + half * 8 + lane_ / 4] : 1.0F;
-  }
-
   const Params& p_;
   Outputs outputs_;
   int group_;
@@ -257,8 +236,8 @@ class Consumer {
   int rank_;
   uint32_t own_barriers_;
   uint32_t peer_barriers_;
-  float* scales_;
   int row_ = 0;  // of x: the warpgroup's first
+  RowScales<2, kMany<kCols, kParts> ? 1 : 4> row_scales_;
 };
 
 template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
@@ -271,9 +250,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   using S = Sizes<kCols>;
   extern __shared__ unsigned char memory[];
   constexpr int kStages = S::kStages;
-  constexpr bool kMany = kCols == 192 && kParts;  // registers: sums and parts of 192 rows of w
   __shared__ uint64_t barriers[2 * kStages];
-  __shared__ float scales[kRows];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
   const typename S::Ring ring{data, shared_address(barriers), kStages};
   const int rank = cluster_rank();
@@ -289,14 +266,14 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= kConsumers) {
-    lower_registers<kMany ? 24 : 40>();
+    lower_registers<kMany<kCols, kParts> ? 24 : 40>();
     if (threadIdx.x == kConsumers) {
       Producer<kEpilogue, kCols>{p, x_map, w_map, rank}.run(ring);
     }
   } else {
-    raise_registers<kMany ? 240 : 232>();
+    raise_registers<kMany<kCols, kParts> ? 240 : 232>();
     pdl_wait();
-    Consumer<kEpilogue, kF32, kCols, kParts>(p, y_map, data, scales, rank, ring.barriers).run(ring);
+    Consumer<kEpilogue, kF32, kCols, kParts>(p, y_map, data, rank, ring.barriers).run(ring);
   }
   __syncthreads();
   cluster_arrive();  // the other CTA may still write to this one's memory and barriers

@@ -455,7 +455,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
       cluster_arrive();
     }
   } else if (finds_scales) {
-    leave_row_scales<S::kConsumers, kCols>(p, at, 0, lane, scales);
+    leave_row_scales<S::kConsumers, kCols>(p, at, 0, scales);
     __syncwarp();
     if (!alone) {
       cluster_wait();
@@ -469,7 +469,9 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     pdl_wait();
     outputs.fetch_old();
     if (!kHasScaleWarp<kCols> && p.a.squares != nullptr) {
-      find_row_scales<S::kConsumers>(p, at, scales);
+      constexpr int kRows = std::max(kCols / 32, 1);  // all are on their way at once
+      find_row_scales<kRows, 16 / kRows>(
+          p, at, static_cast<int>(threadIdx.x) / 32, S::kConsumers / 32, scales);
     }
     float sum[kCols / 2] = {};
     Multiplier<kKind, kCols>(q).run(at, ring, sum);

@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/pipeline.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <algorithm>
@@ -90,6 +91,14 @@ struct Place {
 };
 
 using Ring = RingCursor<kMaxSm90GemmStages>;
+
+// An address in shared memory that the compiler keeps in a register. By itself it computes such addresses again at each use,
+// from a special register that takes long to read.
+__device__ __forceinline__ uint32_t kept_address(const void* shared) {
+  uint32_t address = shared_address(shared);
+  asm("" : "+r"(address));
+  return address;
+}
 
 // A warp: initialises the barriers of the ring, whose stages are filled by one thread and read by `users`, and the one for
 // other CTAs' sums.

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
   __shared__ float scales[kCols];
   unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
   const Place at(p, kCols);
-  const Ring ring{shared_address(data), shared_address(barriers), p.stages};
+  const Ring ring{warp_uniform(kept_address(data)), warp_uniform(kept_address(barriers)), p.stages};
   const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
   const bool alone = p.split == 1;
   const int warp = warp_uniform(static_cast<int>(threadIdx.x) / 32);
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
       cluster_arrive();
     }
   } else if (warp > S::kConsumers / 32) {
-    leave_row_scales<S::kConsumers, kCols>(p, at, warp - S::kConsumers / 32 - 1, lane, scales);
+    leave_row_scales<S::kConsumers, kCols>(p, at, warp - S::kConsumers / 32 - 1, scales);
     __syncwarp();
     if (!alone) {
       cluster_wait();

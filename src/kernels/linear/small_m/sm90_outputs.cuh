@@ -5,6 +5,7 @@
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/finish.cuh"
+#include "kernels/linear/row_scales.cuh"
 #include "kernels/linear/small_m/sm90_block.cuh"
 
 #include <algorithm>
@@ -15,103 +16,54 @@
 // From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
 
-// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
-template <int kConsumers>
-__device__ void find_row_scales(const Params& p, const Place& at, float* scales) {
-  constexpr int kLanes = 4;  // a row
-  const int parts = p.a.k / 64;
-  const int lane = threadIdx.x % kLanes;
-  for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
-    const int t = first + threadIdx.x / kLanes;
-    const auto scale_from = [&](const auto* squares) {
-      return inverse_rms<8>(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
-                            parts,
-                            lane,
-                            static_cast<float>(p.a.k),
-                            p.a.norm_eps);
-    };
-    const float scale = p.a.m <= kMaxQuarteredRows
-                            ? scale_from(reinterpret_cast<const float4*>(p.a.squares))
-                            : scale_from(p.a.squares);
-    if (lane == 0 && t < at.num_rows) {
-      scales[t] = scale;
-    }
-  }
-}
-
-// Warps that find the scales of up to kCols rows beside the products. While tiles come, a read takes more than a
-// microsecond, so one warp would be late with many rows.
-template <int kCols>
-constexpr int kScaleWarps = kCols < 128 ? 1 : 3;  // with the one that loads, a warpgroup
-
-// The same by one of kScaleWarps warps. Squares that are not in quarters: four lanes have kAtOnce rows, and load kDeep squares
-// of each before they add one.
-template <int kCols>
-__device__ void find_row_scales_by_warp(
-    const Params& p, const Place& at, int warp, int lane, float* scales) {
-  constexpr int kAtOnce = std::clamp(kCols / 8, 2, 4);
-  constexpr int kDeep = 4;
-  const int parts = p.a.k / 64;
-  const auto width = static_cast<float>(p.a.k);
-  if (p.a.m <= kMaxQuarteredRows) {
-    const auto* squares = reinterpret_cast<const float4*>(p.a.squares);
-    const int t = warp * 8 + lane / 4;
-    const float scale = inverse_rms(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
-                                    parts,
-                                    lane % 4,
-                                    width,
-                                    p.a.norm_eps);
+// Leaves 1 / rms of the rows that a CTA finishes, for half-normalised x, which several warps find together. Four lanes find
+// kRows rows at once, from kDeep sums of squares at a time.
+template <int kRows, int kDeep>
+__device__ __forceinline__ void find_row_scales(
+    const Params& p, const Place& at, int warp, int num_warps, float* scales) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto leave = [&](int t, float scale) {
     if (lane % 4 == 0 && t < at.num_rows) {
       scales[t] = scale;
     }
+  };
+  if (p.a.m <= kMaxQuarteredRows) {
+    const int parts = p.a.k / 64;
+    const auto* squares = reinterpret_cast<const float4*>(p.a.squares);
+    const int t = warp * 8 + lane / 4;
+    leave(t,
+          inverse_rms(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
+                      parts,
+                      lane % 4,
+                      static_cast<float>(p.a.k),
+                      p.a.norm_eps));
     return;
   }
 #pragma unroll 1
-  for (int first = warp * 8 * kAtOnce; first < at.num_rows;
-       first += kScaleWarps<kCols> * 8 * kAtOnce) {
-    const float* squares[kAtOnce];
-    float sums[kAtOnce] = {};
+  for (int first = warp * 8 * kRows; first < at.num_rows; first += num_warps * 8 * kRows) {
+    RowScales<kRows, kDeep> rows;
+    rows.begin(p.a, at.row(first + lane / 4), at.row(at.num_rows - 1));
+    const auto& found = rows.finish(p.a);
 #pragma unroll
-    for (int r = 0; r < kAtOnce; ++r) {
-      const int t = min(first + 8 * r + lane / 4, at.num_rows - 1);
-      squares[r] = p.a.squares + at.row(t) * parts + lane % 4;
-    }
-#pragma unroll 1
-    for (int i = 0; i < parts; i += 4 * kDeep) {
-      float more[kDeep][kAtOnce];
-#pragma unroll
-      for (int d = 0; d < kDeep; ++d) {
-#pragma unroll
-        for (int r = 0; r < kAtOnce; ++r) {
-          more[d][r] = i + 4 * d + lane % 4 < parts ? squares[r][i + 4 * d] : 0.0F;
-        }
-      }
-#pragma unroll
-      for (int d = 0; d < kDeep; ++d) {
-#pragma unroll
-        for (int r = 0; r < kAtOnce; ++r) {
-          sums[r] = __fadd_rn(sums[r], more[d][r]);
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kAtOnce; ++r) {
-      const float scale = inverse_rms_of(sums[r], width, p.a.norm_eps);
-      const int t = first + 8 * r + lane / 4;
-      if (lane % 4 == 0 && t < at.num_rows) {
-        scales[t] = scale;
-      }
+    for (int r = 0; r < kRows; ++r) {
+      leave(first + 8 * r + lane / 4, found[r]);
     }
   }
 }
 
-// The same while the consumers multiply. They wait for it by await_row_scales.
+// Warps that find scales while the consumers multiply. One would be late with many rows.
+template <int kCols>
+constexpr int kScaleWarps = kCols < 128 ? 1 : 3;  // with the one that loads, a warpgroup
+
+// What these warps do. The consumers wait for them by await_row_scales.
 template <int kConsumers, int kCols>
-__device__ __forceinline__ void leave_row_scales(
-    const Params& p, const Place& at, int warp, int lane, float* scales) {
+__device__ __forceinline__ void leave_row_scales(const Params& p,
+                                                 const Place& at,
+                                                 int warp,
+                                                 float* scales) {
   if (p.a.squares != nullptr) {
     pdl_wait();
-    find_row_scales_by_warp<kCols>(p, at, warp, lane, scales);
+    find_row_scales<std::clamp(kCols / 8, 2, 4), 4>(p, at, warp, kScaleWarps<kCols>, scales);
     named_arrive(2, kConsumers + 32 * kScaleWarps<kCols>);
   }
 }
@@ -178,9 +130,9 @@ class Outputs {
                      const float* scales)
       : p_(p),
         at_(at),
-        sums_(kept(shared_address(sums))),
+        sums_(kept_address(sums)),
         parts_(sums_ + p.parts_at),
-        scales_(kept(shared_address(scales))),
+        scales_(kept_address(scales)),
         gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
         span_(gate_ ? S::kRows / 2 : S::kRows),
         end_(gate_ ? p.a.n / 2 : p.a.n),
@@ -225,12 +177,6 @@ class Outputs {
 
  private:
   static constexpr int kPitchBytes = S::kPitch * 4;
-
-  // The compiler keeps the address in a register. It would compute it again at each use.
-  [[nodiscard]] static __device__ __forceinline__ uint32_t kept(uint32_t address) {
-    asm("" : "+r"(address));
-    return address;
-  }
 
   // Rows that a thread finishes at once, of every eighth or 16th that it has. More take more registers, and small CTAs must
   // leave room for others on their SM.
