@@ -500,11 +500,11 @@ sm90_fp8_kernel(const __grid_constant__ Fp8Params q, const __grid_constant__ Map
       const OnlyRow x(q);
       const float rms = p.a.squares == nullptr
                             ? 1.0F
-                            : inverse_rms(reinterpret_cast<const float4*>(p.a.squares),
-                                          p.a.k / 64,
-                                          lane % 4,
-                                          static_cast<float>(p.a.k),
-                                          p.a.norm_eps);
+                            : inverse_rms<8>(reinterpret_cast<const float4*>(p.a.squares),
+                                             p.a.k / 64,
+                                             lane % 4,
+                                             static_cast<float>(p.a.k),
+                                             p.a.norm_eps);
       const float scale = x.round(at, row, row_scales, rms);
       if (threadIdx.x == 0) {
         scales[0] = q.inputs == F8Inputs::kStatic ? scale : __fmul_rn(scale, rms);

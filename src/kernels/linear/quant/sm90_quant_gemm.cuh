@@ -469,9 +469,7 @@ sm90_quant_kernel(const __grid_constant__ QuantParams q, const __grid_constant__
     pdl_wait();
     outputs.fetch_old();
     if (!kHasScaleWarp<kCols> && p.a.squares != nullptr) {
-      constexpr int kRows = std::max(kCols / 32, 1);  // all are on their way at once
-      find_row_scales<kRows, 16 / kRows>(
-          p, at, static_cast<int>(threadIdx.x) / 32, S::kConsumers / 32, scales);
+      find_row_scales<S::kConsumers>(p, at, scales);
     }
     float sum[kCols / 2] = {};
     Multiplier<kKind, kCols>(q).run(at, ring, sum);

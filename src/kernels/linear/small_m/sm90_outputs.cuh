@@ -16,10 +16,33 @@
 // From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
 
-// Leaves 1 / rms of the rows that a CTA finishes, for half-normalised x, which several warps find together. Four lanes find
-// kRows rows at once, from kDeep sums of squares at a time.
+// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
+template <int kConsumers>
+__device__ void find_row_scales(const Params& p, const Place& at, float* scales) {
+  constexpr int kLanes = 4;  // a row
+  const int parts = p.a.k / 64;
+  const int lane = threadIdx.x % kLanes;
+  for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
+    const int t = first + threadIdx.x / kLanes;
+    const auto scale_from = [&](const auto* squares) {
+      return inverse_rms<8>(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
+                            parts,
+                            lane,
+                            static_cast<float>(p.a.k),
+                            p.a.norm_eps);
+    };
+    const float scale = p.a.m <= kMaxQuarteredRows
+                            ? scale_from(reinterpret_cast<const float4*>(p.a.squares))
+                            : scale_from(p.a.squares);
+    if (lane == 0 && t < at.num_rows) {
+      scales[t] = scale;
+    }
+  }
+}
+
+// The same by several warps, beside the products. Four lanes find kRows rows at once, from kDeep sums of squares at a time.
 template <int kRows, int kDeep>
-__device__ __forceinline__ void find_row_scales(
+__device__ __forceinline__ void find_row_scales_by_warps(
     const Params& p, const Place& at, int warp, int num_warps, float* scales) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto leave = [&](int t, float scale) {
@@ -63,7 +86,8 @@ __device__ __forceinline__ void leave_row_scales(const Params& p,
                                                  float* scales) {
   if (p.a.squares != nullptr) {
     pdl_wait();
-    find_row_scales<std::clamp(kCols / 8, 2, 4), 4>(p, at, warp, kScaleWarps<kCols>, scales);
+    find_row_scales_by_warps<std::clamp(kCols / 8, 2, 4), 4>(
+        p, at, warp, kScaleWarps<kCols>, scales);
     named_arrive(2, kConsumers + 32 * kScaleWarps<kCols>);
   }
 }
