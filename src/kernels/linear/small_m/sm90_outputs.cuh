@@ -211,7 +211,7 @@ class Outputs {
 
   using Rows = float4[kAtOnce];  // of a thread
 
-  // While outputs are finished nothing else runs on the SM, and a scheduler has one warp. So instructions count: addresses are
+  // While outputs are finished little else runs on the SM, and a scheduler has one to three warps. So instructions count: addresses are
   // advanced, and all that is known before is a constant.
   template <bool kGate, bool kF32, bool kNorm>
   __device__ __forceinline__ void finish_rows() {
