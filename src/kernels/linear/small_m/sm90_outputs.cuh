@@ -16,7 +16,8 @@
 // From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
 
-// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
+// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x. The consumers call it before their products,
+// where registers leave no room for other warps (sm90_quant_gemm.cuh).
 template <int kConsumers>
 __device__ void find_row_scales(const Params& p, const Place& at, float* scales) {
   constexpr int kLanes = 4;  // a row
@@ -40,10 +41,18 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   }
 }
 
-// The same by several warps, beside the products. Four lanes find kRows rows at once, from kDeep sums of squares at a time.
-template <int kRows, int kDeep>
-__device__ __forceinline__ void find_row_scales_by_warps(
-    const Params& p, const Place& at, int warp, int num_warps, float* scales) {
+// Warps that find scales while the consumers multiply. One would be late with many rows.
+template <int kCols>
+constexpr int kScaleWarps = kCols < 128 ? 1 : 3;  // with the one that loads, a warpgroup
+
+// The same by one of kScaleWarps warps, beside the products.
+template <int kCols>
+__device__ __forceinline__ void find_row_scales_by_warp(const Params& p,
+                                                        const Place& at,
+                                                        int warp,
+                                                        float* scales) {
+  constexpr int kRows = std::clamp(kCols / 8, 2, 4);  // of four lanes, at once
+  constexpr int kStride = kScaleWarps<kCols> * 8 * kRows;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto leave = [&](int t, float scale) {
     if (lane % 4 == 0 && t < at.num_rows) {
@@ -63,8 +72,8 @@ __device__ __forceinline__ void find_row_scales_by_warps(
     return;
   }
 #pragma unroll 1
-  for (int first = warp * 8 * kRows; first < at.num_rows; first += num_warps * 8 * kRows) {
-    RowScales<kRows, kDeep> rows;
+  for (int first = warp * 8 * kRows; first < at.num_rows; first += kStride) {
+    RowScales<kRows, 4> rows;
     rows.begin(p.a, at.row(first + lane / 4), at.row(at.num_rows - 1));
     const auto& found = rows.finish(p.a);
 #pragma unroll
@@ -74,10 +83,6 @@ __device__ __forceinline__ void find_row_scales_by_warps(
   }
 }
 
-// Warps that find scales while the consumers multiply. One would be late with many rows.
-template <int kCols>
-constexpr int kScaleWarps = kCols < 128 ? 1 : 3;  // with the one that loads, a warpgroup
-
 // What these warps do. The consumers wait for them by await_row_scales.
 template <int kConsumers, int kCols>
 __device__ __forceinline__ void leave_row_scales(const Params& p,
@@ -86,8 +91,7 @@ __device__ __forceinline__ void leave_row_scales(const Params& p,
                                                  float* scales) {
   if (p.a.squares != nullptr) {
     pdl_wait();
-    find_row_scales_by_warps<std::clamp(kCols / 8, 2, 4), 4>(
-        p, at, warp, kScaleWarps<kCols>, scales);
+    find_row_scales_by_warp<kCols>(p, at, warp, scales);
     named_arrive(2, kConsumers + 32 * kScaleWarps<kCols>);
   }
 }
