@@ -81,16 +81,19 @@ def run(args, library, model, batch, folder):
     return sorted(kernels)
 
 
-def steady_steps(kernels):
+def steady_steps(kernels, least):
     """The last STEPS steps of the kind that takes most time, each with the first kernel of the step behind it. Steps of a
-    kind have the same kernels."""
+    kind have the same kernels. Kinds with fewer than `least` steps, as those that load something, do not count."""
     starts = [i for i, kernel in enumerate(kernels) if FIRST_KERNEL in kernel[2]]
     steps = [kernels[a:b + 1] for a, b in zip(starts, starts[1:])]
     shapes = collections.Counter()
+    counts = collections.Counter(tuple(kernel[2] for kernel in step) for step in steps)
     for step in steps:
-        shapes[tuple(kernel[2] for kernel in step)] += step[-1][0] - step[0][0]
+        shape = tuple(kernel[2] for kernel in step)
+        if counts[shape] >= least:
+            shapes[shape] += step[-1][0] - step[0][0]
     if not shapes:
-        sys.exit(f"no kernel named {FIRST_KERNEL} was seen twice")
+        sys.exit(f"no {least} steps of one kind begin with {FIRST_KERNEL}")
     shape = shapes.most_common(1)[0][0]
     return [step for step in steps if tuple(kernel[2] for kernel in step) == shape][-STEPS:]
 
@@ -152,7 +155,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         library = build(folder)
         for batch in args.batch_size.split(","):
-            rows, period, idle = table(steady_steps(run(args, library, args.model, batch, folder)))
+            least = 4 if args.prompts else STEPS // 2
+            rows, period, idle = table(steady_steps(run(args, library, args.model, batch, folder), least))
             of = "prompts of" if args.prompts else "context"
             title = f"{args.model}, batch {batch}, {of} {args.input_len}"
             summary.append(summary_line(title, rows, period, idle))

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/math.h"
+#include "kernels/low_rank/low_rank.h"
 
 #include <cstddef>
 #include <iterator>
@@ -163,6 +164,17 @@ void Linear::run_with_delta(Stream& stream,
                             const LinearWorkspace& workspace) const {
   LinearDelta& delta = *workspace.delta;
   delta.read(stream, site_, args.x, args.norm_weight, args.norm_eps);
+  const LowRankTerm& term = delta.term();
+  if (args.num_segments == 1 && args.segments[0].y_col == 0 &&
+      adds_low_rank(stream.device().facts(),
+                    shape(args.y.dtype, args.epilogue),
+                    args.x.shape[0],
+                    term.product)) {
+    LinearArgs with_term = args;
+    with_term.term = &term;
+    linear(stream, with_term);
+    return;
+  }
   switch (args.epilogue) {
     case LinearEpilogue::kAdd:
       delta.add(stream, site_, args.y);

@@ -11,6 +11,8 @@
 
 namespace warprow {
 
+struct LowRankTerm;  // kernels/low_rank/low_rank.h
+
 // A range of a linear layer's outputs that is a module of the checkpoint, or rows of one: those of this rank, or of a module
 // of several parts.
 struct LinearSitePart {
@@ -46,6 +48,8 @@ class LinearDelta {
                     const ConstActView& x,
                     const View<const float, 1>& norm_weight,
                     float norm_eps) = 0;
+  // What the tokens add, after `read`, for a product that adds it itself instead of the calls below.
+  [[nodiscard]] virtual const LowRankTerm& term() const = 0;
   // y += what the tokens add. For tokens that add nothing y stays as it is.
   virtual void add(Stream& stream, int32_t site, const ActView& y) = 0;
   // activated = silu(gate) * up of the product and what is added to it, for tokens first_tok on. The product is overwritten.

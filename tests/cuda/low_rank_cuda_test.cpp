@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of low rank on CUDA against their reference, and rows of a batch against the same rows alone.
+#include "kernels/linear/half_norm.h"
+#include "kernels/linear/linear.h"
 #include "kernels/low_rank/low_rank.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/low_rank_case.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +19,7 @@ namespace {
 using testing::CudaTest;
 using testing::low_rank_cases;
 using testing::LowRankCase;
+using testing::LowRankRow;
 using testing::Tolerance;
 
 // In bf16, x times the norm's weight and the sums between the halves are rounded: both have about 64 values of size 1.
@@ -69,6 +75,167 @@ TEST_F(LowRankCuda, Tiles) {
       c.y_type = DType::kBF16;
       expect_agrees(c, kTilesStored);
       expect_same_alone(c);
+    }
+  }
+}
+
+// A linear layer's product and what adapters add to it.
+struct TermCase {
+  LowRankCase low;
+  LinearEpilogue epilogue = LinearEpilogue::kStore;
+  DType y = DType::kBF16;
+  bool bias = false;
+  bool next_norm = false;
+};
+
+class LinearTermCuda : public LowRankCuda {
+ protected:
+  struct Result {
+    std::vector<float> y;
+    std::vector<float> next_rows;
+    std::vector<float> next_squares;
+  };
+
+  // in_turn: by a product and low_rank_expand, else by one kernel.
+  Result run(const TermCase& c, bool in_turn) {
+    arena().reset();
+    ArenaMemory mem = memory();
+    const LowRankCase& low = c.low;
+    const int64_t toks = low.num_toks();
+    const int32_t n = low.width();
+    const LowRankCase::Args of_low = low.args(mem);
+    group_by_bank(stream(), of_low.group);
+    low_rank_shrink(stream(), of_low.shrink);
+
+    LinearArgs args;
+    args.x = of_low.shrink.x;
+    HalfNorm half;
+    if (low.normed) {
+      half.weight = of_low.shrink.norm_weight;
+      half.rows = poisoned_act(DType::kBF16, toks, low.k);
+      half.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, low.k)));
+      cuda::begin_norm(stream(), of_low.shrink.x.f32(), half);
+      args.norm_weight = half.weight;
+      args.norm_eps = LowRankCase::kEps;
+      args.half_norm = &half;
+      args.normed = poisoned_act(DType::kBF16, toks, low.k);
+    }
+    const auto values = [&](int64_t count, uint32_t seed, float size) {
+      return testing::normals(static_cast<size_t>(count), seed, size);
+    };
+    LinearSegment& segment = args.segments[0];
+    segment.w.kind = PackedKind::kBF16;
+    segment.w.n = n;
+    segment.w.k = low.k;
+    segment.w.data = static_cast<const std::byte*>(
+        mem.put_as(DType::kBF16, values(int64_t{n} * low.k, 31, 0.05F)));
+    segment.bias = c.bias ? mem.put(values(n, 32, 1.0F)) : nullptr;
+    args.num_segments = 1;
+    args.epilogue = c.epilogue;
+    args.batch_invariant = true;
+    args.scratch = poisoned<std::byte>(cuda::linear_scratch_bytes(toks, low.k));
+    const bool gate = c.epilogue == LinearEpilogue::kSwiGlu;
+    const int64_t outputs = gate ? n / 2 : n;
+    args.y = ActView(c.y, mem.put_as(c.y, values(toks * outputs, 33, 1.0F)), toks, outputs);
+    args.product = poisoned_act(DType::kF32, toks, n);
+    HalfNorm next;
+    if (c.next_norm) {
+      next.weight = make_view<const float>(mem.put(values(n, 34, 1.0F)), n);
+      next.rows = poisoned_act(DType::kBF16, toks, n);
+      next.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, n)));
+      args.next_norm = &next;
+    }
+    const LinearShape shape{n, low.k, c.y, c.epilogue, c.bias, true, PackedKind::kBF16};
+    EXPECT_TRUE(adds_low_rank(gpu().facts(), shape, toks, of_low.expand.term.product));
+
+    if (!in_turn) {
+      args.term = &of_low.expand.term;
+      linear(stream(), args);
+    } else if (gate) {
+      LinearArgs product = args;
+      product.y = args.product;
+      product.epilogue = LinearEpilogue::kStore;
+      linear(stream(), product);
+      low_rank_expand(stream(), {of_low.expand.term, args.product, args.y, 0});
+    } else if (c.epilogue == LinearEpilogue::kAdd) {
+      low_rank_expand(stream(), {of_low.expand.term, args.y, {}, 0});
+      linear(stream(), args);
+    } else {
+      linear(stream(), args);
+      low_rank_expand(stream(), {of_low.expand.term, args.y, {}, 0});
+    }
+    Result out;
+    out.y = download_act(args.y);
+    if (c.next_norm) {
+      out.next_rows = download_act(next.rows);
+      out.next_squares = download_act(ActView(DType::kF32, next.squares, toks, n / 64));
+    }
+    return out;
+  }
+
+  void expect_same(const TermCase& c) {
+    const Result want = run(c, true);
+    const Result got = run(c, false);
+    ASSERT_EQ(got.y, want.y);
+    ASSERT_EQ(got.next_rows, want.next_rows);
+    ASSERT_EQ(got.next_squares, want.next_squares);
+  }
+};
+
+// Rows of many banks, of one and without any, so that runs are short, full and many.
+std::vector<std::vector<LowRankRow>> term_rows() {
+  std::vector<LowRankRow> spread;
+  for (int32_t row = 0; row < 32; ++row) {
+    spread.push_back({1, row % 8});
+  }
+  std::vector<LowRankRow> alone;
+  for (int32_t row = 0; row < 31; ++row) {
+    alone.push_back({1, row});
+  }
+  return {{{4, 1}, {1, 0}, {1, -1}},
+          {{8, 1}},
+          {{9, 0}},
+          {{1, 3}, {7, -1}, {3, 2}, {6, 0}},
+          {{16, 1}, {1, -1}},
+          spread,
+          alone};
+}
+
+TEST_F(LinearTermCuda, ProductsHaveTheBitsOfOperationsInTurn) {
+  if (gpu().facts().compute_capability != 90) {
+    GTEST_SKIP() << "the kernels are Hopper's";
+  }
+  for (const std::vector<LowRankRow>& rows : term_rows()) {
+    for (const std::vector<int32_t>& ranks :
+         std::vector<std::vector<int32_t>>{{16}, {0, 8, 16, 48, 64}}) {
+      LowRankCase low{
+          .dtype = DType::kBF16, .k = 1024, .ranks = ranks, .max_rank = 64, .rows = rows};
+      low.num_banks = 1;
+      for (const LowRankRow& row : rows) {
+        low.num_banks = std::max(low.num_banks, row.bank + 1);
+      }
+      SCOPED_TRACE(::testing::Message() << low.num_toks() << " rows, " << ranks.size() << " ranks");
+      low.widths = {1024, 128, 128};
+      for (const bool bias : {false, true}) {
+        expect_same({low, LinearEpilogue::kStore, DType::kBF16, bias});
+      }
+      expect_same({low, LinearEpilogue::kStore, DType::kF32});
+      low.normed = true;
+      expect_same({low, LinearEpilogue::kStore, DType::kBF16});
+      low.widths = {4096, 1024, 1024};
+      expect_same({low, LinearEpilogue::kStore, DType::kBF16});
+      // Tiles of 96 outputs of gate and up, which end within a block of 64, and of 32.
+      low.widths = {12288, 12288};
+      expect_same({low, LinearEpilogue::kSwiGlu, DType::kBF16});
+      low.widths = {3072, 3072};
+      expect_same({low, LinearEpilogue::kSwiGlu, DType::kBF16});
+      low.normed = false;
+      for (const auto& [k, n] : {std::pair{4096, 4096}, {1024, 1024}, {3072, 1024}, {2560, 320}}) {
+        low.k = k;
+        low.widths = {n};
+        expect_same({low, LinearEpilogue::kAdd, DType::kF32, false, true});
+        expect_same({low, LinearEpilogue::kAdd, DType::kF32, true, false});
+      }
     }
   }
 }

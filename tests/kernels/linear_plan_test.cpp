@@ -7,6 +7,7 @@
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
+#include "kernels/low_rank/low_rank.h"
 
 #include <limits>
 #include <tuple>
@@ -108,6 +109,41 @@ TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
     EXPECT_EQ(large.has(m),
               cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kSm90Gemm &&
                   cuda::linear_path(gate, m, h200()) == cuda::LinearPath::kSm90Gemm);
+  }
+}
+
+TEST(LinearPlan, ProductsOfSomeRowsAddTermsOfLowRank) {
+  LinearShape qkv = shape(6144, 4096, kStore);
+  qkv.batch_invariant = true;
+  LowRankProduct product;
+  product.num_parts = 3;
+  product.parts[0] = {.n = 4096, .y_col = 0};
+  product.parts[1] = {.n = 1024, .y_col = 4096};
+  product.parts[2] = {.n = 1024, .y_col = 5120};
+  for (const int64_t m : {6, 8, 9, 32}) {
+    EXPECT_TRUE(adds_low_rank(h200(), qkv, m, product)) << m;
+  }
+  EXPECT_FALSE(adds_low_rank(h200(), qkv, 5, product));
+  EXPECT_FALSE(adds_low_rank(h200(), qkv, 33, product));
+  product.parts[1].n = 1000;
+  EXPECT_FALSE(adds_low_rank(h200(), qkv, 32, product)) << "an odd number of columns";
+  product.parts[1].n = 1024;
+  qkv.weights = PackedKind::kQ6;
+  EXPECT_FALSE(adds_low_rank(h200(), qkv, 32, product)) << "quantised";
+  DeviceFacts cpu = h200();
+  cpu.kind = DeviceKind::kCpu;
+  qkv.weights = PackedKind::kBF16;
+  EXPECT_FALSE(adds_low_rank(cpu, qkv, 32, product));
+  // What a term needs of shared memory is taken from the ring.
+  for (const int32_t split : {1, 2, 4}) {
+    for (const int32_t n : {1024, 6144, 24576}) {
+      const cuda::Sm90GemmPlan plan = cuda::sm90_gemm_plan(32, n, 4096, 132, split, true);
+      EXPECT_GE(plan.stages, 2);
+      EXPECT_LE(cuda::sm90_gemm_shared_bytes(plan),
+                static_cast<size_t>(cuda::kSm90GemmSharedBytes));
+      EXPECT_GT(cuda::sm90_gemm_shared_bytes(plan),
+                static_cast<size_t>(cuda::sm90_gemm_term_at(plan)));
+    }
   }
 }
 

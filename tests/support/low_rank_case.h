@@ -182,7 +182,7 @@ struct LowRankCase {
     out.shrink.banks = banks;
     out.shrink.runs = runs;
     out.shrink.sums = sums;
-    out.expand = {product, banks, runs, sums, normed, kEps, {}, {}, 0};
+    out.expand.term = {product, banks, runs, sums, normed, kEps};
     out.expand.y = {y_type, memory.put_as(y_type, y_values), toks, width()};
     if (gated) {
       const int64_t n = widths.front();

@@ -84,6 +84,9 @@ __device__ __forceinline__ uint4 load_shared_four(uint32_t shared) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared_two(uint32_t shared, const uint2& v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ __forceinline__ void store_shared_four(uint32_t shared, const uint4& v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared),
                "r"(v.x),

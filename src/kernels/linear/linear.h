@@ -16,6 +16,9 @@
 
 namespace warprow {
 
+struct LowRankProduct;  // low_rank.h
+struct LowRankTerm;
+
 // Format of activations in a product on a CPU.
 //  kF32: unchanged; float32 sums over exactly dequantised weights.
 //  kRounded: rounded to the format that multiplies fastest with the weights. Quantised weights: int8, one
@@ -93,6 +96,13 @@ RowRange halved_norm_rows(const DeviceFacts& device,
 // y that kStore would store.
 bool leaves_maxima(const DeviceFacts& device, const LinearShape& shape, int64_t num_rows);
 
+// Whether a product of so many rows may have the term of low rank of `product`, whose sums are there. It then has the bits of
+// the operations in turn: kStore, low_rank_expand; low_rank_expand, kAdd; kStore to float32, low_rank_expand with the gate.
+bool adds_low_rank(const DeviceFacts& device,
+                   const LinearShape& shape,
+                   int64_t num_rows,
+                   const LowRankProduct& product);
+
 struct LinearArgs {
   ConstActView x;                    // [num_toks, k]
   View<const float, 1> norm_weight;  // dev f32 [k] or empty: RMSNorm of x before the product
@@ -103,6 +113,8 @@ struct LinearArgs {
   const HalfNorm* next_norm = nullptr;  // a norm of y's rows to do the first half of; kAdd, or null
   ActView product;                      // [num_toks, n]  room for the product; kSwiGlu, kAdd
   View<OutputMax, 2> maxima;            // [num_toks, n / kMaxOutputs]; kMax
+  // Added to the product behind its bias, or null. kStore: to the rounded product; kAdd: to the old y, before the product.
+  const LowRankTerm* term = nullptr;
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
@@ -141,8 +153,8 @@ struct LinearArgs {
 //   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all. float32:
 //   always a function of k alone.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
-//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; no other operation uses scratch, normed and
-//   product until this one has run.
+//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; a term only as adds_low_rank does; no other
+//   operation uses scratch, normed and product until this one has run.
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.
 WR_OP(linear, LinearArgs);
 

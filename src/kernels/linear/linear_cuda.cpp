@@ -124,6 +124,7 @@ Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   sm90_gemm_args.y_f32 = y.dtype == DType::kF32;
   sm90_gemm_args.epilogue = args.epilogue;
   sm90_gemm_args.maxima = args.maxima.data;
+  sm90_gemm_args.term = args.term;
   if (half_normed) {
     sm90_gemm_args.squares = args.half_norm->squares;
     sm90_gemm_args.norm_eps = args.norm_eps;
@@ -157,7 +158,9 @@ void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
   const Sm90GemmArgs sm90 = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
   const int32_t split = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 0;
   sm90_bf16_gemm_small_m(
-      stream, sm90, sm90_gemm_plan(sm90.m, sm90.n, sm90.k, device.num_sms, split));
+      stream,
+      sm90,
+      sm90_gemm_plan(sm90.m, sm90.n, sm90.k, device.num_sms, split, sm90.term != nullptr));
 }
 
 void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
@@ -425,6 +428,10 @@ void linear(Stream& stream, const LinearArgs& given) {
                (args.half_norm == nullptr && args.next_norm == nullptr),
            "{} rows: no half of a norm here",
            args.x.shape[0]);
+  if (args.term != nullptr) {
+    WR_CHECK(path == LinearPath::kSm90Gemm || path == LinearPath::kSm90Warps, "no term here");
+    return run_sm90_gemm(stream, args);
+  }
   switch (path) {
     case LinearPath::kSm80Gemm:
       return run_sm80_gemm(stream, args);

@@ -12,6 +12,7 @@
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_warp_gemm.h"
+#include "kernels/low_rank/low_rank.h"
 
 #include <algorithm>
 #include <limits>
@@ -167,6 +168,24 @@ RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind) 
     return {};
   }
   return halving_rows(behind, device);
+}
+
+bool adds_low_rank(const DeviceFacts& device,
+                   const LinearShape& shape,
+                   int64_t num_rows,
+                   const LowRankProduct& product) {
+  constexpr int32_t kColumns = 64;  // of a block of B's tiles
+  // For fewer rows the kernel of warps and low_rank_expand take less time; sm90_bf16_gemm_small_m has the same bits.
+  constexpr int64_t kLeastRows = 6;
+  if (device.kind != DeviceKind::kCuda || num_rows < kLeastRows ||
+      num_rows > cuda::kMaxSm90TermRows) {
+    return false;
+  }
+  const cuda::LinearPath path = cuda::linear_path(shape, num_rows, device);
+  return (path == cuda::LinearPath::kSm90Gemm || path == cuda::LinearPath::kSm90Warps) &&
+         std::all_of(product.parts, product.parts + product.num_parts, [](const LowRankPart& part) {
+           return part.n % kColumns == 0 && part.y_col % kColumns == 0;
+         });
 }
 
 bool leaves_maxima(const DeviceFacts& device, const LinearShape& shape, int64_t num_rows) {

@@ -126,8 +126,18 @@ struct LowRankShrinkArgs {
 };
 WR_OP(low_rank_shrink, LowRankShrinkArgs);
 
-// The second half: y[t, y_col + j] += sum over r of B[j, r] * s[t, r], s = sums of all chunks, with `normed` times
-// 1 / sqrt(squares / k + norm_eps).
+// What is added to a product once low_rank_shrink has run: sum over r of B[j, r] * s[t, r] to column y_col + j, where s are
+// the sums of all chunks, with `normed` times 1 / sqrt(squares / k + norm_eps).
+struct LowRankTerm {
+  LowRankProduct product;
+  Banks banks;
+  BankRuns runs;
+  LowRankSums sums;
+  bool normed = false;
+  float norm_eps = 0.0F;
+};
+
+// The second half: y += the term. Some products add it themselves (linear.h, adds_low_rank), with the same bits.
 //
 // With `activated`: y is gate and up, two parts of n columns, of float32; activated[t, j] = silu(gate) * up of the sums, for
 //   all tokens. y and activated then hold tokens first_tok to first_tok + their rows; else first_tok is 0.
@@ -139,12 +149,7 @@ WR_OP(low_rank_shrink, LowRankShrinkArgs);
 // Preconditions: low_rank_shrink of the same product ran before; tiles: n, y_col and row strides are multiples of 8.
 // Origin: own.
 struct LowRankExpandArgs {
-  LowRankProduct product;
-  Banks banks;
-  BankRuns runs;
-  LowRankSums sums;
-  bool normed = false;
-  float norm_eps = 0.0F;
+  LowRankTerm term;
   ActView y;
   ActView activated;  // or empty
   int64_t first_tok = 0;

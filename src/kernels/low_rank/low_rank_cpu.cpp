@@ -77,18 +77,19 @@ void shrink(const LowRankShrinkArgs& args, ComputePool& pool) {
 // Adds columns [first, first + count) of a part to token t.
 void add_columns(
     const LowRankExpandArgs& args, int64_t t, int32_t part, int32_t first, int32_t count) {
-  const int32_t bank = args.runs.token_banks[t];
+  const int32_t bank = args.term.runs.token_banks[t];
   if (bank < 0) {
     return;
   }
-  const LowRankProduct& product = args.product;
-  const Pairs pairs = pairs_of(args.banks, bank, product);
-  const float* from =
-      sums_of(args.sums, product, args.banks.max_rank, t) + part * args.banks.max_rank;
+  const LowRankProduct& product = args.term.product;
+  const Pairs pairs = pairs_of(args.term.banks, bank, product);
+  const float* from = sums_of(args.term.sums, product, args.term.banks.max_rank, t) +
+                      part * args.term.banks.max_rank;
   const int32_t rank = pairs.rank(part);
   float scale = 1.0F;
-  if (args.normed) {
-    scale = 1.0F / std::sqrt(args.sums.squares[t] / static_cast<float>(product.k) + args.norm_eps);
+  if (args.term.normed) {
+    scale = 1.0F / std::sqrt(args.term.sums.squares[t] / static_cast<float>(product.k) +
+                             args.term.norm_eps);
   }
   const LowRankPart& at = product.parts[part];
   float* y = args.y.f32().row(t - args.first_tok) + at.y_col + first;
@@ -105,7 +106,7 @@ void add_columns(
 }
 
 void expand(const LowRankExpandArgs& args, ComputePool& pool) {
-  const LowRankProduct& product = args.product;
+  const LowRankProduct& product = args.term.product;
   std::array<int32_t, kMaxLowRankParts + 1> blocks{};
   for (int32_t part = 0; part < product.num_parts; ++part) {
     blocks[static_cast<size_t>(part) + 1] =
@@ -182,7 +183,7 @@ void low_rank_shrink(Stream& stream, const LowRankShrinkArgs& args) {
 }
 
 void low_rank_expand(Stream& stream, const LowRankExpandArgs& args) {
-  check(args.product, args.banks);
+  check(args.term.product, args.term.banks);
   as_cpu(stream).launch("low_rank_expand", [args](ComputePool& pool) { expand(args, pool); });
   if (!args.activated.empty()) {
     cpu::silu_and_mul(stream, {args.y, args.activated});

@@ -7,7 +7,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/linear/finish.cuh"
-#include "kernels/low_rank/low_rank.h"
+#include "kernels/low_rank/low_rank.cuh"
 
 // Formula, shapes, numerics, preconditions: low_rank.h. Layout of tiles: low_rank_pack.h.
 // Mapping: a run of up to 8 tokens is the n dimension of an mma, a tile of 16 ranks or columns its m dimension.
@@ -16,44 +16,6 @@
 namespace warprow::cuda {
 namespace {
 
-// ---- what both halves read
-
-struct Place {
-  LowRankProduct product;
-  Banks banks;
-  BankRuns runs;
-  LowRankSums sums;
-
-  [[nodiscard]] __device__ const std::byte* bank(int bank) const {
-    return banks.base + bank * banks.bank_bytes;
-  }
-  [[nodiscard]] __device__ int rank(int bank_index, int part) const {
-    return __ldg(reinterpret_cast<const int32_t*>(bank(bank_index)) + product.first_rank + part);
-  }
-  // Runs, ranks and matrices are those that the step's first kernel and earlier copies wrote. They may be read before
-  // pdl_wait: no kernel of the step starts before that kernel's end (group_by_bank_cuda.cu).
-  [[nodiscard]] __device__ BankRun run(int index, int num_runs) const {
-    if (index >= num_runs) {
-      return {};
-    }
-    const BankRun* from = runs.runs + index;
-    return {__ldcg(&from->bank), __ldcg(&from->first), __ldcg(&from->count)};
-  }
-  // The token of a run's column, or -1.
-  [[nodiscard]] __device__ int64_t token(const BankRun& run, int column) const {
-    return column < run.count ? __ldcg(runs.order + run.first + column) : -1;
-  }
-  // A token's sums of one chunk and part.
-  [[nodiscard]] __device__ int64_t sums_at(int chunk, int64_t tok, int part) const {
-    return ((chunk * sums.num_toks + tok) * product.num_parts + part) * banks.max_rank;
-  }
-};
-
-template <typename Args>
-Place place_of(const Args& args) {
-  return {args.product, args.banks, args.runs, args.sums};
-}
-
 // ---- tiles, first half
 
 constexpr int kMostWarps = 16;
@@ -61,7 +23,7 @@ constexpr int kWarpBlocks = 2;  // of 32 inputs
 
 template <typename T>
 struct ShrinkParams {
-  Place at;
+  LowRankPlace at;
   const T* x;
   int64_t x_stride;
   const float* norm_weight;  // or null
@@ -126,7 +88,7 @@ template <typename T>
 __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<T> p) {
   __shared__ float partial[kMostWarps][kRunToks][kRankTile];
   __shared__ float partial_squares[kMostWarps][kRunToks];
-  const Place& at = p.at;
+  const LowRankPlace& at = p.at;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -226,45 +188,19 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
 // ---- tiles, second half
 
 constexpr int kExpandWarps = 4;
-constexpr int kColumnBlock = 64;
-constexpr int kSteps = 4;  // of 16 columns
+constexpr int kColumnBlock = kLowRankColumns;
+constexpr int kSteps = kLowRankSteps;
 
 template <typename Y>
 struct ExpandParams {
-  Place at;
+  LowRankParams term;
   Y* y;
   int64_t y_stride;
   Bf16* activated;  // or null
   int64_t activated_stride;
   int64_t first_tok;
   int64_t end_tok;
-  int32_t num_chunks;
-  int32_t num_runs;
-  bool normed;
-  float norm_eps;
 };
-
-// kChunks chunks are read at once.
-template <int kChunks, typename Y>
-__device__ __forceinline__ float scale_of(const ExpandParams<Y>& p, int64_t tok) {
-  if (!p.normed) {
-    return 1.0F;
-  }
-  float squares = 0.0F;
-  for (int first = 0; first < p.num_chunks; first += kChunks) {
-    float v[kChunks];
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      v[i] = first + i < p.num_chunks ? p.at.sums.squares[(first + i) * p.at.sums.num_toks + tok]
-                                      : 0.0F;
-    }
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      squares = __fadd_rn(squares, v[i]);
-    }
-  }
-  return rsqrtf(__fadd_rn(__fdiv_rn(squares, static_cast<float>(p.at.product.k)), p.norm_eps));
-}
 
 // Where a part's tiles of one block of columns lie.
 template <typename Y>
@@ -272,8 +208,8 @@ __device__ __forceinline__ const uint4* tiles_of(const ExpandParams<Y>& p,
                                                  const BankRun& run,
                                                  int part,
                                                  int block) {
-  return reinterpret_cast<const uint4*>(p.at.bank(run.bank) + p.at.product.parts[part].b) +
-         block * kSteps * 32 + static_cast<int>(threadIdx.x) % 32;
+  return p.term.at.b_tiles(run.bank, part) + block * kSteps * 32 +
+         static_cast<int>(threadIdx.x) % 32;
 }
 
 using BTiles = uint4[kSteps];
@@ -295,7 +231,7 @@ __device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
                                          float scale,
                                          BTiles& b,
                                          float (&sums)[kSteps][4]) {
-  const Place& at = p.at;
+  const LowRankPlace& at = p.term.at;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int blocks = (at.product.parts[part].n + kColumnBlock - 1) / kColumnBlock;
   const int64_t stride = at.sums_at(1, 0, 0);
@@ -305,12 +241,12 @@ __device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
       load_tile(tiles + int64_t{tile} * blocks * kSteps * 32, b);
     }
     float s[4] = {};
-    for (int first = 0; first < p.num_chunks; first += kChunks) {
+    for (int first = 0; first < p.term.num_chunks; first += kChunks) {
       float2 low[kChunks];
       float2 high[kChunks];
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        const bool there = tok >= 0 && first + i < p.num_chunks;
+        const bool there = tok >= 0 && first + i < p.term.num_chunks;
         const float* of = from + (first + i) * stride;
         low[i] = there ? *reinterpret_cast<const float2*>(of) : float2{};
         high[i] = there ? *reinterpret_cast<const float2*>(of + 8) : float2{};
@@ -345,7 +281,7 @@ __device__ __forceinline__ void columns_of(const float (&sums)[kSteps][4],
 
 template <typename Y, bool kGated>
 __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y> p) {
-  const Place& at = p.at;
+  const LowRankPlace& at = p.term.at;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int block = static_cast<int>(blockIdx.x);
   int part = 0;
@@ -359,7 +295,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
   constexpr int kChunks = kGated ? 4 : 8;  // for registers
   const int run_index =
       static_cast<int>(blockIdx.y) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
-  const BankRun run = at.run(run_index, p.num_runs);
+  const BankRun run = at.run(run_index, p.term.num_runs);
   pdl_release();
   int64_t tok = -1;
   int ranks[kParts] = {};
@@ -404,7 +340,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
   }
   float sums[kParts][kSteps][4] = {};
   if (run.bank >= 0) {
-    const float scale = tok >= 0 ? scale_of<kChunks>(p, tok) : 0.0F;
+    const float scale = tok >= 0 ? p.term.scale<kChunks>(tok) : 0.0F;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       add_part<kChunks>(p, tiles[i], part + i, ranks[i], tok, scale, b[i], sums[i]);
@@ -441,28 +377,29 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
 template <typename Y, bool kGated>
 void launch_expand(Stream& stream, const LowRankExpandArgs& args) {
   ExpandParams<Y> p;
-  p.at = place_of(args);
+  p.term = low_rank_params(args.term);
   p.y = static_cast<Y*>(args.y.data);
   p.y_stride = args.y.stride;
   p.activated = static_cast<Bf16*>(args.activated.data);
   p.activated_stride = args.activated.stride;
   p.first_tok = args.first_tok;
   p.end_tok = args.first_tok + args.y.shape[0];
-  p.num_chunks = low_rank_cut(args.banks.dtype, args.product.k).num_chunks;
-  p.num_runs = max_bank_runs(args.sums.num_toks, args.banks.num_banks);
-  p.normed = args.normed;
-  p.norm_eps = args.norm_eps;
+  const LowRankProduct& product = args.term.product;
   int32_t blocks = 0;
-  for (int32_t part = 0; part < (kGated ? 1 : args.product.num_parts); ++part) {
-    blocks += ceil_div(args.product.parts[part].n, kColumnBlock);
+  for (int32_t part = 0; part < (kGated ? 1 : product.num_parts); ++part) {
+    blocks += ceil_div(product.parts[part].n, kColumnBlock);
   }
   launch(stream,
          "low_rank_expand",
          {dim3(static_cast<unsigned>(blocks),
-               static_cast<unsigned>(ceil_div(p.num_runs, kExpandWarps))),
+               static_cast<unsigned>(ceil_div(p.term.num_runs, kExpandWarps))),
           kExpandWarps * 32},
          expand_tiles<Y, kGated>,
          p);
+}
+
+LowRankPlace place_of(const LowRankShrinkArgs& args) {
+  return {args.product, args.banks, args.runs, args.sums};
 }
 
 template <typename T>
@@ -490,7 +427,7 @@ void launch_shrink(Stream& stream, const LowRankShrinkArgs& args) {
 constexpr int kPlainThreads = 128;
 
 // A warp takes a rank; the CTA a token and a part.
-__global__ void __launch_bounds__(kPlainThreads) shrink_plain(Place at,
+__global__ void __launch_bounds__(kPlainThreads) shrink_plain(LowRankPlace at,
                                                               View<const float, 2> x,
                                                               const float* weight) {
   pdl_wait();
@@ -525,7 +462,7 @@ __global__ void __launch_bounds__(kPlainThreads) shrink_plain(Place at,
 __global__ void __launch_bounds__(kPlainThreads) expand_plain(ExpandParams<float> p, int32_t part) {
   pdl_wait();
   pdl_release();
-  const Place& at = p.at;
+  const LowRankPlace& at = p.term.at;
   const int64_t tok = p.first_tok + blockIdx.y;
   const int column = static_cast<int>(blockIdx.x * kPlainThreads + threadIdx.x);
   const int bank = at.runs.token_banks[tok];
@@ -536,7 +473,7 @@ __global__ void __launch_bounds__(kPlainThreads) expand_plain(ExpandParams<float
   const int rank = at.rank(bank, part);
   const auto* b = reinterpret_cast<const float*>(at.bank(bank) + at.product.parts[part].b);
   const float* s = at.sums.sums + at.sums_at(0, tok, part);
-  const float scale = scale_of<1>(p, tok);
+  const float scale = p.term.scale<1>(tok);
   float sum = 0.0F;
   for (int r = 0; r < rank; ++r) {
     sum = fmaf(s[r] * scale, b[int64_t{r} * n + column], sum);
@@ -546,15 +483,13 @@ __global__ void __launch_bounds__(kPlainThreads) expand_plain(ExpandParams<float
 
 void expand_float32(Stream& stream, const LowRankExpandArgs& args) {
   ExpandParams<float> p = {};
-  p.at = place_of(args);
+  p.term = low_rank_params(args.term);
   p.y = args.y.f32().data;
   p.y_stride = args.y.stride;
   p.first_tok = args.first_tok;
-  p.num_chunks = 1;
-  p.normed = args.normed;
-  p.norm_eps = args.norm_eps;
-  for (int32_t part = 0; part < args.product.num_parts; ++part) {
-    const auto blocks = static_cast<unsigned>(ceil_div(args.product.parts[part].n, kPlainThreads));
+  const LowRankProduct& product = args.term.product;
+  for (int32_t part = 0; part < product.num_parts; ++part) {
+    const auto blocks = static_cast<unsigned>(ceil_div(product.parts[part].n, kPlainThreads));
     launch(stream,
            "low_rank_expand",
            {dim3(blocks, static_cast<unsigned>(args.y.shape[0])), kPlainThreads},
@@ -600,13 +535,13 @@ void low_rank_expand(Stream& stream, const LowRankExpandArgs& args) {
   if (args.y.shape[0] == 0) {
     return;
   }
-  if (args.banks.dtype == DType::kF32) {
+  if (args.term.banks.dtype == DType::kF32) {
     expand_float32(stream, args);
     return;
   }
   WR_CHECK(rows_fit_vec(args.y.data, args.y.stride, dtype_bytes(args.y.dtype)));
   if (!args.activated.empty()) {
-    WR_CHECK_EQ(args.product.num_parts, 2);
+    WR_CHECK_EQ(args.term.product.num_parts, 2);
     WR_CHECK(args.y.dtype == DType::kF32 && args.activated.dtype == DType::kBF16);
     launch_expand<float, true>(stream, args);
   } else if (args.y.dtype == DType::kF32) {

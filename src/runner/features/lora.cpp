@@ -125,23 +125,22 @@ class Lora final : public RunnerFeature, public LinearDelta {
             const View<const float, 1>& norm_weight,
             float norm_eps) override {
     WR_DCHECK(x.shape[0] == sums_.num_toks);
-    normed_ = !norm_weight.empty();
-    norm_eps_ = norm_eps;
     low_rank_shrink(stream, {x, norm_weight, product(site), banks(), runs_, sums_});
+    term_ = {product(site), banks(), runs_, sums_, !norm_weight.empty(), norm_eps};
   }
 
-  void add(Stream& stream, int32_t site, const ActView& y) override {
-    low_rank_expand(stream, {product(site), banks(), runs_, sums_, normed_, norm_eps_, y, {}, 0});
+  [[nodiscard]] const LowRankTerm& term() const override { return term_; }
+
+  void add(Stream& stream, int32_t /*site*/, const ActView& y) override {
+    low_rank_expand(stream, {term_, y, {}, 0});
   }
 
   void add_gated(Stream& stream,
-                 int32_t site,
+                 int32_t /*site*/,
                  int64_t first_tok,
                  const ActView& y,
                  const ActView& activated) override {
-    low_rank_expand(
-        stream,
-        {product(site), banks(), runs_, sums_, normed_, norm_eps_, y, activated, first_tok});
+    low_rank_expand(stream, {term_, y, activated, first_tok});
   }
 
  private:
@@ -209,8 +208,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
   BankRuns runs_;                        // of the step
   LowRankSums sums_;                     // of the product under way
   bool active_ = false;                  // in this step
-  bool normed_ = false;                  // the product's input is normalised
-  float norm_eps_ = 0.0F;
+  LowRankTerm term_;                     // of it
   uint64_t num_uses_ = 0;
   uint64_t num_begun_ = 0;  // steps
   uint64_t num_taken_ = 0;  // whose output was taken

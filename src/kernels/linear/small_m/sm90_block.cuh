@@ -33,6 +33,7 @@ struct Params {
   int32_t split;  // a power of two
   int32_t stages;
   int32_t parts_at;   // offset in shared memory of other CTAs' partial sums
+  int32_t term_at;    // and of what a term adds, if there is one
   int32_t part_rows;  // rows of x in a block whose outputs one of `split` CTAs finishes
   int32_t blocks;     // of kCols rows of x
   bool vectors;       // y can be accessed as vectors of four
@@ -50,6 +51,7 @@ inline Params params_of(
           split,
           stages,
           parts_at,
+          0,
           ceil_div(std::min(a.m, cols), split),
           ceil_div(a.m, cols),
           vectors};

@@ -12,6 +12,7 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/linear/small_m/sm90_block.cuh"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_low_rank.cuh"
 #include "kernels/linear/small_m/sm90_outputs.cuh"
 
 #include <algorithm>
@@ -25,7 +26,8 @@
 //   share the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
 //   ring of stages by TMA; the consumers fill it with w for the first time. Other warps find the scales of half-normalised rows. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
 //   its n). Sums go through shared memory, where the parts of k are added. A SwiGLU tile has gate rows in its
-//   first half and their up rows in its second. Each CTA then finishes a part of the rows of x.
+//   first half and their up rows in its second. Each CTA then finishes a part of the rows of x. Products with a term have four
+//   more warps, which compute it meanwhile.
 // Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it waits for the
 //   preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's
@@ -36,9 +38,10 @@ namespace warprow::cuda {
 
 namespace sm90_gemm_detail {
 
-// The consumers, a warp that loads, and those that find the scales of half-normalised rows.
-template <int kCols, int kGroups>
-constexpr int kAllThreads = Sizes<kCols, kGroups>::kConsumers + 32 + 32 * kScaleWarps<kCols>;
+// The consumers, a warp that loads, those that find the scales of half-normalised rows, and those of a term.
+template <int kCols, int kGroups, bool kTerm>
+constexpr int kAllThreads = Sizes<kCols, kGroups>::kConsumers + 32 + 32 * kScaleWarps<kCols> +
+                            (kTerm ? kLowRankThreads : 0);
 
 // Loads the tiles of w and x. A thread takes 60 ns for a copy, so a stage has one of each, and for the first fill all consumer
 // warps load w.
@@ -129,12 +132,14 @@ __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
   }
 }
 
-template <int kCols, int kGroups>
-__global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kernel(
-    const __grid_constant__ Params p,
-    const __grid_constant__ CUtensorMap w_map,
-    const __grid_constant__ CUtensorMap x_map) {
-#if __CUDA_ARCH_FEAT_SM90_ALL
+// Term: LowRankParams, or nothing.
+template <int kCols, int kGroups, typename... Term>
+__device__ __forceinline__ void run_cta(const Params& p,
+                                        const CUtensorMap& w_map,
+                                        const CUtensorMap& x_map,
+                                        const Term&... term) {
+  constexpr bool kTerm = sizeof...(Term) == 1;
+  constexpr int kFirstTermWarp = kAllThreads<kCols, kGroups, false> / 32;
   using S = Sizes<kCols, kGroups>;
   extern __shared__ unsigned char memory[];
   __shared__ uint64_t barriers[2 * kMaxSm90GemmStages + 1];
@@ -177,6 +182,17 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
       cluster_wait();
       cluster_arrive();
     }
+  } else if (kTerm && warp >= kFirstTermWarp) {
+    if constexpr (kTerm) {
+      const int thread = static_cast<int>(threadIdx.x) - kFirstTermWarp * 32;
+      LowRankAddends<kCols, kGroups>(p, term..., at, data + p.term_at, thread).compute();
+      named_arrive(4, S::kConsumers + kLowRankThreads);
+    }
+    __syncwarp();
+    if (!alone) {
+      cluster_wait();
+      cluster_arrive();
+    }
   } else if (warp > S::kConsumers / 32) {
     leave_row_scales<S::kConsumers, kCols>(p, at, warp - S::kConsumers / 32 - 1, scales);
     __syncwarp();
@@ -189,7 +205,7 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
       producer.start(ring, policy, warp, S::kConsumers / 32);
     }
     __syncwarp();
-    Outputs<kCols, kGroups> outputs(p, at, data, scales);
+    Outputs<kCols, kGroups, false, kTerm> outputs(p, at, data, scales);
     outputs.fetch_constants();
     pdl_wait();
     outputs.fetch_old();
@@ -214,12 +230,34 @@ __global__ void __launch_bounds__(kAllThreads<kCols, kGroups>, 1) sm90_gemm_kern
       cluster_arrive();
     }
     await_row_scales<S::kConsumers, kCols>(p);
+    if constexpr (kTerm) {
+      named_sync(4, S::kConsumers + kLowRankThreads);
+    }
     outputs.finish();
     __syncwarp();
   }
   if (!alone) {  // others may still write to this CTA's barriers or copy its sums
     cluster_wait();
   }
+}
+
+template <int kCols, int kGroups>
+__global__ void __launch_bounds__(kAllThreads<kCols, kGroups, false>, 1) sm90_gemm_kernel(
+    const __grid_constant__ Params p,
+    const __grid_constant__ CUtensorMap w_map,
+    const __grid_constant__ CUtensorMap x_map) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  run_cta<kCols, kGroups>(p, w_map, x_map);
+#endif
+}
+template <int kCols, int kGroups>
+__global__ void __launch_bounds__(kAllThreads<kCols, kGroups, true>, kGroups == 1 ? 2 : 1)
+sm90_gemm_term_kernel(const __grid_constant__ Params p,
+                      const __grid_constant__ CUtensorMap w_map,
+                      const __grid_constant__ CUtensorMap x_map,
+                      const __grid_constant__ LowRankParams term) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  run_cta<kCols, kGroups>(p, w_map, x_map, term);
 #endif
 }
 
@@ -246,16 +284,26 @@ inline CUtensorMap map_of_x(const Sm90GemmArgs& args, int32_t cols) {
 
 }  // namespace sm90_gemm_detail
 
-template <int kCols, int kGroups>
-void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan) {
-  using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
-  constexpr auto* kKernel = &sm90_gemm_detail::sm90_gemm_kernel<kCols, kGroups>;
+namespace sm90_gemm_detail {
+
+template <int kCols, int kGroups, auto* kKernel, typename... Term>
+void launch_instance(Stream& stream,
+                     const Sm90GemmArgs& args,
+                     const Sm90GemmPlan& plan,
+                     const Term&... term) {
+  using S = Sizes<kCols, kGroups>;
+  constexpr int kThreads = kAllThreads < kCols, kGroups, sizeof...(Term) == 1 > ;
   allow_shared_bytes<kKernel>(sm90_gemm_shared_bytes(plan));
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
-  const sm90_gemm_detail::Params params =
-      sm90_gemm_detail::params_of(args, kCols, plan.split, plan.stages, sm90_gemm_parts_at(plan));
+  Params params = params_of(args, kCols, plan.split, plan.stages, sm90_gemm_parts_at(plan));
+  params.term_at = sm90_gemm_term_at(plan);
+  if constexpr (sizeof...(Term) == 1) {
+    using Addends = LowRankAddends<kCols, kGroups>;
+    const size_t needed = static_cast<size_t>(params.term_at) + Addends::bytes(params.part_rows);
+    WR_CHECK_GE(sm90_gemm_shared_bytes(plan), needed + 1024);  // with the alignment
+  }
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -263,7 +311,7 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(tiles * params.blocks * plan.split));
-  config.blockDim = dim3(sm90_gemm_detail::kAllThreads<kCols, kGroups>);
+  config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sm90_gemm_shared_bytes(plan);
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
@@ -271,9 +319,25 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   WR_CUDA(cudaLaunchKernelEx(&config,
                              kKernel,
                              params,
-                             sm90_gemm_detail::map_of_w(args, gate ? 2 : 1, S::kRows),
-                             sm90_gemm_detail::map_of_x(args, kCols)));
+                             map_of_w(args, gate ? 2 : 1, S::kRows),
+                             map_of_x(args, kCols),
+                             term...));
   as_cuda(stream).note_launch("sm90_gemm");
+}
+
+}  // namespace sm90_gemm_detail
+
+template <int kCols, int kGroups>
+void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan) {
+  if constexpr (kCols == kMaxSm90TermRows) {
+    if (args.term != nullptr) {
+      constexpr auto* kKernel = &sm90_gemm_detail::sm90_gemm_term_kernel<kCols, kGroups>;
+      return sm90_gemm_detail::launch_instance<kCols, kGroups, kKernel>(
+          stream, args, plan, low_rank_params(*args.term));
+    }
+  }
+  constexpr auto* kKernel = &sm90_gemm_detail::sm90_gemm_kernel<kCols, kGroups>;
+  sm90_gemm_detail::launch_instance<kCols, kGroups, kKernel>(stream, args, plan);
 }
 
 template void launch_sm90_gemm<WR_COLS, 1>(Stream& stream,

@@ -33,6 +33,8 @@ struct Sm90GemmArgs {
   void* next_x = nullptr;              // bf16 [m, n]  y * next_weight
   float* next_squares = nullptr;       // [m, n / 64], or in quarters
   OutputMax* maxima = nullptr;         // [m, n / kMaxOutputs]  kMax, in place of y
+  // What is added to outputs of rows with adapters (linear.h, LinearArgs::term), or null.
+  const LowRankTerm* term = nullptr;
   int32_t m = 0;
   int32_t n = 0;
   int32_t k = 0;  // a multiple of 8
@@ -48,10 +50,11 @@ struct Sm90GemmArgs {
 
 // How a product is split. A cluster has `split` CTAs.
 struct Sm90GemmPlan {
-  int32_t cols = 32;   // rows of x in a block, padded: 32, 64 or 128
-  int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3, with 128 cols also 2
-  int32_t split = 1;   // CTAs that share a tile, each with a part of k: a power of two
-  int32_t stages = 4;  // of the ring, 2 to kMaxSm90GemmStages
+  int32_t cols = 32;      // rows of x in a block, padded: 32, 64 or 128
+  int32_t groups = 1;     // groups of 64 rows of w in a CTA: 1 or 3, with 128 cols also 2
+  int32_t split = 1;      // CTAs that share a tile, each with a part of k: a power of two
+  int32_t stages = 4;     // of the ring, 2 to kMaxSm90GemmStages
+  bool has_term = false;  // the epilogue adds one, which takes memory
 };
 
 inline constexpr int32_t kMaxSm90GemmStages = 16;
@@ -68,15 +71,20 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
 // Whether it can do the first half of a norm of y.
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
+// Up to this many rows a product may have a term.
+inline constexpr int32_t kMaxSm90TermRows = 32;
+
 // Estimated microseconds on an H200: what an SM must load from L2, and all of w from memory.
 double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // split 0: the fastest, for up to kMaxSm90GemmRows rows.
-Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split = 0);
+Sm90GemmPlan sm90_gemm_plan(
+    int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split = 0, bool has_term = false);
 // The maximum number of stages that fit into this much shared memory. Less than 2: the plan does not fit.
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);
 // Dynamic shared memory of a CTA: the ring, later reused for its sums; with split-K, the partial sums that it
-// receives; and padding for alignment.
+// receives; what a term needs; and padding for alignment.
 int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan);
+int32_t sm90_gemm_term_at(const Sm90GemmPlan& plan);
 size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan);
 
 // All epilogues but kMax, which sm90_bf16_gemm_maxima has.

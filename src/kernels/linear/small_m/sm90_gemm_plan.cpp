@@ -17,6 +17,11 @@ int32_t sum_bytes(const Sm90GemmPlan& plan) { return plan.cols * row_bytes(plan)
 int32_t parts_bytes(const Sm90GemmPlan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
 }
+// Of the rows that a CTA finishes addends and sums of 16 ranks, and two buffers for tiles of B (sm90_low_rank.cuh).
+int32_t term_bytes(const Sm90GemmPlan& plan) {
+  constexpr int32_t kTilesBytes = 2 * 4 * 4096;
+  return plan.has_term ? ceil_div(plan.cols, plan.split) * (row_bytes(plan) + 48) + kTilesBytes : 0;
+}
 
 // Whether tiles of 192 rows give at most one tile to every SM, and none to few.
 bool fills_one_wave(int64_t n, int32_t num_sms) {
@@ -76,19 +81,24 @@ int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan) {
   return plan.split == 1 ? 0 : std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
 }
 
+int32_t sm90_gemm_term_at(const Sm90GemmPlan& plan) {
+  return std::max(plan.stages * stage_bytes(plan), sum_bytes(plan)) + parts_bytes(plan);
+}
+
 size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan) {
-  const int32_t ring = std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
-  return static_cast<size_t>(ring) + static_cast<size_t>(parts_bytes(plan)) + kAlign;
+  return static_cast<size_t>(sm90_gemm_term_at(plan) + term_bytes(plan) + kAlign);
 }
 
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes) {
-  const int32_t room = shared_bytes - kAlign - parts_bytes(plan);
+  const int32_t room = shared_bytes - kAlign - parts_bytes(plan) - term_bytes(plan);
   return sum_bytes(plan) > room ? 0 : std::min(room / stage_bytes(plan), kMaxSm90GemmStages);
 }
 
 // The best plans in the sweep of bench/kernels/linear_cuda_bench.cu, on an H200.
-Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split) {
+Sm90GemmPlan sm90_gemm_plan(
+    int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split, bool has_term) {
   Sm90GemmPlan plan;
+  plan.has_term = has_term;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
   plan.split = std::max(split, 1);
@@ -112,7 +122,8 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
     plan.split *= 2;
   }
   const int32_t used = slots(plan.split) * ceil_div(m, plan.cols);
-  int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
+  // A kernel with a term has registers for two CTAs on an SM.
+  int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms || has_term ? 2 : 3;
   if (split > 0 && plan.groups == 3) {
     at_once = 1;  // a deep ring is worth more than a second CTA on the SM
   }

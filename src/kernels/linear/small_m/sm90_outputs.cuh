@@ -147,8 +147,8 @@ struct WScales {
 };
 
 // Writes outputs: a thread has four adjacent columns of some rows of y. kScaledW: products are multiplied by w's scales, and
-// all rows of x have scales.
-template <int kCols, int kGroups, bool kScaledW = false>
+// all rows of x have scales. kTerm: addends in shared memory have the layout of the sums (sm90_low_rank.cuh).
+template <int kCols, int kGroups, bool kScaledW = false, bool kTerm = false>
 class Outputs {
  public:
   using S = Sizes<kCols, kGroups>;
@@ -190,7 +190,7 @@ class Outputs {
 
   // The form is chosen once: with a branch for each row, rows would wait for one another.
   __device__ void finish() {
-    if (!p_.vectors) {
+    if (!kTerm && !p_.vectors) {
       finish_singly();
     } else if (gate_) {
       p_.a.y_f32 ? finish_rows<true, true, false>() : finish_rows<true, false, false>();
@@ -246,9 +246,17 @@ class Outputs {
       }
       Rows v;
       totals<kStride>(begin, column_, bias_, w_scale_, v);
+      if constexpr (kTerm && kGate) {
+        add_term<kStride>(begin, column_, v);
+      } else if constexpr (kTerm && kF32) {
+        add_term<kStride>(begin, column_, old);
+      }
       if constexpr (kGate) {
         Rows up;
         totals<kStride>(begin, column_ + kSpan, up_bias_, up_scale_, up);
+        if constexpr (kTerm) {
+          add_term<kStride>(begin, column_ + kSpan, up);
+        }
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
           v[j] = {gated(v[j].x, up[j].x),
@@ -260,6 +268,12 @@ class Outputs {
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         v[j] = sum_of(v[j], kF32 && !kGate ? old[j] : float4{});
+      }
+      if constexpr (kTerm && !kGate && !kF32) {
+        for (float4& row : v) {
+          row = rounded(row);
+        }
+        add_term<kStride>(begin, column_, v);
       }
       float squares[kAtOnce];
       if constexpr (kNorm) {
@@ -327,6 +341,20 @@ class Outputs {
     for (int j = 0; j < kAtOnce; ++j) {
       v[j] = finished(v[j], scales[j], bias, of_w);
     }
+  }
+
+  // Adds what rows with adapters add to four columns, as low_rank_expand does to stored outputs.
+  template <int kStride>
+  __device__ __forceinline__ void add_term(int begin, int r, Rows& v) const {
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int t = min(begin + first_ + j * kStride, at_.num_rows - 1);
+      v[j] = sum_of(v[j], four_at(sums_ + p_.term_at + r * 4 + t * kPitchBytes));
+    }
+  }
+  [[nodiscard]] static __device__ __forceinline__ float4 rounded(const float4& v) {
+    const auto round = [](float x) { return __bfloat162float(__float2bfloat16_rn(x)); };
+    return {round(v.x), round(v.y), round(v.z), round(v.w)};
   }
 
   // A row's product, scaled by 1 / rms if x is half-normalised, and its bias.

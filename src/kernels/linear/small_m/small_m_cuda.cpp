@@ -57,6 +57,11 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
   WR_CHECK(std::has_single_bit(static_cast<uint32_t>(plan.split)) &&
            plan.split <= kMaxSm90GemmCluster && plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_gemm_shared_bytes(plan), static_cast<size_t>(kSm90GemmSharedBytes));
+  WR_CHECK(plan.has_term == (args.term != nullptr) &&
+               (args.term == nullptr || (args.m <= kMaxSm90TermRows && args.y_stride % 4 == 0)),
+           "a term of {} rows, stride {}",
+           args.m,
+           args.y_stride);
   WR_CHECK(plan.groups == 3 || plan.groups == 1 || (plan.groups == 2 && plan.cols == 128),
            "{} groups of {} columns",
            plan.groups,

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/low_rank/low_rank.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime.h>
+
+// What kernels read of products of low rank (low_rank.h).
+namespace warprow::cuda {
+
+// Columns of a block of B's tiles, which are those of four mma (low_rank_pack.h): number j has columns 8 g + 2 j and
+// 8 g + 2 j + 1 of the block for g from 0 to 7, as rows g and g + 8.
+constexpr int kLowRankColumns = 64;
+constexpr int kLowRankSteps = 4;
+
+struct LowRankPlace {
+  LowRankProduct product;
+  Banks banks;
+  BankRuns runs;
+  LowRankSums sums;
+
+  [[nodiscard]] __device__ const std::byte* bank(int bank) const {
+    return banks.base + bank * banks.bank_bytes;
+  }
+  [[nodiscard]] __device__ int rank(int bank_index, int part) const {
+    return __ldg(reinterpret_cast<const int32_t*>(bank(bank_index)) + product.first_rank + part);
+  }
+  // Runs, ranks and matrices are those that the step's first kernel and earlier copies wrote. They may be read before
+  // pdl_wait: no kernel of the step starts before that kernel's end (group_by_bank_cuda.cu).
+  [[nodiscard]] __device__ BankRun run(int index, int num_runs) const {
+    if (index >= num_runs) {
+      return {};
+    }
+    const BankRun* from = runs.runs + index;
+    return {__ldcg(&from->bank), __ldcg(&from->first), __ldcg(&from->count)};
+  }
+  // The token of a run's column, or -1.
+  [[nodiscard]] __device__ int64_t token(const BankRun& run, int column) const {
+    return column < run.count ? __ldcg(runs.order + run.first + column) : -1;
+  }
+  // A token's sums of one chunk and part.
+  [[nodiscard]] __device__ int64_t sums_at(int chunk, int64_t tok, int part) const {
+    return ((chunk * sums.num_toks + tok) * product.num_parts + part) * banks.max_rank;
+  }
+  // The first tile of a bank's B, of the first ranks and columns: 32 lanes' operands of one mma.
+  [[nodiscard]] __device__ const uint4* b_tiles(int bank_index, int part) const {
+    return reinterpret_cast<const uint4*>(bank(bank_index) + product.parts[part].b);
+  }
+};
+
+// A term whose sums low_rank_shrink has written.
+struct LowRankParams {
+  LowRankPlace at;
+  int32_t num_chunks;
+  int32_t num_runs;
+  bool normed;
+  float norm_eps;
+
+  // What a token's sums are multiplied by. kChunks chunks are read at once.
+  template <int kChunks>
+  [[nodiscard]] __device__ __forceinline__ float scale(int64_t tok) const {
+    if (!normed) {
+      return 1.0F;
+    }
+    float squares = 0.0F;
+    for (int first = 0; first < num_chunks; first += kChunks) {
+      float v[kChunks];
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        v[i] =
+            first + i < num_chunks ? at.sums.squares[(first + i) * at.sums.num_toks + tok] : 0.0F;
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        squares = __fadd_rn(squares, v[i]);
+      }
+    }
+    return rsqrtf(__fadd_rn(__fdiv_rn(squares, static_cast<float>(at.product.k)), norm_eps));
+  }
+};
+
+inline LowRankParams low_rank_params(const LowRankTerm& term) {
+  return {{term.product, term.banks, term.runs, term.sums},
+          low_rank_cut(term.banks.dtype, term.product.k).num_chunks,
+          max_bank_runs(term.sums.num_toks, term.banks.num_banks),
+          term.normed,
+          term.norm_eps};
+}
+
+}  // namespace warprow::cuda
