@@ -86,7 +86,8 @@ int32_t sm90_gemm_term_at(const Sm90GemmPlan& plan) {
 }
 
 size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan) {
-  return static_cast<size_t>(sm90_gemm_term_at(plan) + term_bytes(plan) + kAlign);
+  const int32_t bytes = sm90_gemm_term_at(plan) + term_bytes(plan) + kAlign;
+  return static_cast<size_t>(bytes);
 }
 
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes) {
