@@ -134,7 +134,7 @@ void Linear::forward(Stream& stream,
     args.product = {workspace.product.dtype, workspace.product.data, toks, num_outputs_};
   }
   if (site_ >= 0 && workspace.delta != nullptr && workspace.delta->active()) {
-    run_with_delta(stream, args, workspace);
+    run_with_delta(stream, in, args, workspace);
     return;
   }
   linear(stream, args);
@@ -160,29 +160,33 @@ void Linear::forward_maxima(Stream& stream,
 
 // A sum's delta goes to y in front of the product, whose epilogue then begins the next norm with both.
 void Linear::run_with_delta(Stream& stream,
+                            const LinearInput& in,
                             const LinearArgs& args,
                             const LinearWorkspace& workspace) const {
   LinearDelta& delta = *workspace.delta;
-  delta.read(stream, site_, args.x, args.norm_weight, args.norm_eps);
-  const LowRankTerm& term = delta.term();
-  if (args.num_segments == 1 && args.segments[0].y_col == 0 &&
-      adds_low_rank(stream.device().facts(),
-                    shape(args.y.dtype, args.epilogue),
-                    args.x.shape[0],
-                    term.product)) {
+  const bool reads_x = in.norm_weight.empty() || (in.half_norm != nullptr && in.half_norm->begun);
+  const LowRankHalves halves = args.num_segments == 1 && args.segments[0].y_col == 0
+                                   ? low_rank_halves(stream.device().facts(),
+                                                     shape(args.y.dtype, args.epilogue),
+                                                     args.x.shape[0],
+                                                     delta.product(site_),
+                                                     reads_x)
+                                   : LowRankHalves::kNone;
+  delta.read(stream, site_, in, args.normed, halves == LowRankHalves::kBoth);
+  if (halves != LowRankHalves::kNone) {
     LinearArgs with_term = args;
-    with_term.term = &term;
+    with_term.term = &delta.term();
     linear(stream, with_term);
     return;
   }
   switch (args.epilogue) {
     case LinearEpilogue::kAdd:
-      delta.add(stream, site_, args.y);
+      delta.add(stream, args.y);
       linear(stream, args);
       break;
     case LinearEpilogue::kStore:
       linear(stream, args);
-      delta.add(stream, site_, args.y);
+      delta.add(stream, args.y);
       break;
     case LinearEpilogue::kSwiGlu:
       run_gated_with_delta(stream, args, workspace);
@@ -221,7 +225,7 @@ void Linear::run_gated_with_delta(Stream& stream,
     product.epilogue = LinearEpilogue::kStore;
     product.product = {};
     linear(stream, product);
-    workspace.delta->add_gated(stream, site_, first, product.y, args.y.rows(first, count));
+    workspace.delta->add_gated(stream, first, product.y, args.y.rows(first, count));
   }
 }
 

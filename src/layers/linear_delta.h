@@ -11,7 +11,9 @@
 
 namespace warprow {
 
-struct LowRankTerm;  // kernels/low_rank/low_rank.h
+struct LinearInput;     // linear.h
+struct LowRankProduct;  // kernels/low_rank/low_rank.h
+struct LowRankTerm;
 
 // A range of a linear layer's outputs that is a module of the checkpoint, or rows of one: those of this rank, or of a module
 // of several parts.
@@ -42,19 +44,21 @@ class LinearDelta {
 
   // Whether this step adds anything. A recorded forward replays only in steps with the same answer.
   [[nodiscard]] virtual bool active() const = 0;
-  // Takes the layer's input, of all tokens of the step: x, or x to be normalised. Called before x may be overwritten.
+  // Where a site's matrices lie, and the outputs that they add to.
+  [[nodiscard]] virtual const LowRankProduct& product(int32_t site) const = 0;
+  // Takes a layer's input, of all tokens of the step, before it may be overwritten. normed: room for it, normalised or half of
+  // that. in_product: the layer's product does this too, so nothing runs here (linear.h, LowRankHalves::kBoth).
   virtual void read(Stream& stream,
                     int32_t site,
-                    const ConstActView& x,
-                    const View<const float, 1>& norm_weight,
-                    float norm_eps) = 0;
-  // What the tokens add, after `read`, for a product that adds it itself instead of the calls below.
+                    const LinearInput& in,
+                    const ActView& normed,
+                    bool in_product) = 0;
+  // What the tokens add to the layer read last, for a product that adds it itself instead of the calls below.
   [[nodiscard]] virtual const LowRankTerm& term() const = 0;
   // y += what the tokens add. For tokens that add nothing y stays as it is.
-  virtual void add(Stream& stream, int32_t site, const ActView& y) = 0;
+  virtual void add(Stream& stream, const ActView& y) = 0;
   // activated = silu(gate) * up of the product and what is added to it, for tokens first_tok on. The product is overwritten.
   virtual void add_gated(Stream& stream,
-                         int32_t site,
                          int64_t first_tok,
                          const ActView& product,
                          const ActView& activated) = 0;

@@ -2,6 +2,7 @@
 // Products of low rank on CUDA against their reference, and rows of a batch against the same rows alone.
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/linear_plan.h"
 #include "kernels/low_rank/low_rank.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/low_rank_case.h"
@@ -96,29 +97,38 @@ class LinearTermCuda : public LowRankCuda {
     std::vector<float> next_squares;
   };
 
-  // in_turn: by a product and low_rank_expand, else by one kernel.
-  Result run(const TermCase& c, bool in_turn) {
+  static LinearShape shape_of(const TermCase& c) {
+    return {c.low.width(), c.low.k, c.y, c.epilogue, c.bias, true, PackedKind::kBF16};
+  }
+
+  // halves: what the product does; the others are operations in turn.
+  Result run(const TermCase& c, LowRankHalves halves) {
     arena().reset();
     ArenaMemory mem = memory();
     const LowRankCase& low = c.low;
     const int64_t toks = low.num_toks();
     const int32_t n = low.width();
-    const LowRankCase::Args of_low = low.args(mem);
-    group_by_bank(stream(), of_low.group);
-    low_rank_shrink(stream(), of_low.shrink);
-
+    LowRankCase::Args of_low = low.args(mem);
+    HalfNorm& half = of_low.shrink.half_norm;
     LinearArgs args;
     args.x = of_low.shrink.x;
-    HalfNorm half;
     if (low.normed) {
-      half.weight = of_low.shrink.norm_weight;
-      half.rows = poisoned_act(DType::kBF16, toks, low.k);
-      half.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, low.k)));
       cuda::begin_norm(stream(), of_low.shrink.x.f32(), half);
+      half.begun = true;
       args.norm_weight = half.weight;
       args.norm_eps = LowRankCase::kEps;
       args.half_norm = &half;
       args.normed = poisoned_act(DType::kBF16, toks, low.k);
+    }
+    group_by_bank(stream(), of_low.group);
+    LowRankTerm& term = of_low.expand.term;
+    term.shrinks = halves == LowRankHalves::kBoth;
+    if (term.shrinks) {
+      const auto chunks = low_rank_cut(low.dtype, low.k).num_chunks;
+      const int64_t count = int64_t{chunks} * toks * low.num_parts() * low.max_rank;
+      stream().fill(term.sums.sums, kUnsetSumByte, static_cast<size_t>(count) * sizeof(float));
+    } else {
+      low_rank_shrink(stream(), of_low.shrink);
     }
     const auto values = [&](int64_t count, uint32_t seed, float size) {
       return testing::normals(static_cast<size_t>(count), seed, size);
@@ -145,24 +155,22 @@ class LinearTermCuda : public LowRankCuda {
       next.squares = poisoned<float>(static_cast<size_t>(half_norm_squares(toks, n)));
       args.next_norm = &next;
     }
-    const LinearShape shape{n, low.k, c.y, c.epilogue, c.bias, true, PackedKind::kBF16};
-    EXPECT_TRUE(adds_low_rank(gpu().facts(), shape, toks, of_low.expand.term.product));
 
-    if (!in_turn) {
-      args.term = &of_low.expand.term;
+    if (halves != LowRankHalves::kNone) {
+      args.term = &term;
       linear(stream(), args);
     } else if (gate) {
       LinearArgs product = args;
       product.y = args.product;
       product.epilogue = LinearEpilogue::kStore;
       linear(stream(), product);
-      low_rank_expand(stream(), {of_low.expand.term, args.product, args.y, 0});
+      low_rank_expand(stream(), {term, args.product, args.y, 0});
     } else if (c.epilogue == LinearEpilogue::kAdd) {
-      low_rank_expand(stream(), {of_low.expand.term, args.y, {}, 0});
+      low_rank_expand(stream(), {term, args.y, {}, 0});
       linear(stream(), args);
     } else {
       linear(stream(), args);
-      low_rank_expand(stream(), {of_low.expand.term, args.y, {}, 0});
+      low_rank_expand(stream(), {term, args.y, {}, 0});
     }
     Result out;
     out.y = download_act(args.y);
@@ -174,12 +182,26 @@ class LinearTermCuda : public LowRankCuda {
   }
 
   void expect_same(const TermCase& c) {
-    const Result want = run(c, true);
-    const Result got = run(c, false);
-    ASSERT_EQ(got.y, want.y);
-    ASSERT_EQ(got.next_rows, want.next_rows);
-    ASSERT_EQ(got.next_squares, want.next_squares);
+    const Result want = run(c, LowRankHalves::kNone);
+    std::vector<LowRankHalves> all = {LowRankHalves::kSecond};
+    const int32_t toks = c.low.num_toks();
+    const DeviceFacts& device = gpu().facts();
+    if (cuda::sm90_gemm_is_resident(cuda::sm90_gemm_plan(shape_of(c), toks, device, true),
+                                    toks,
+                                    c.low.width(),
+                                    device.num_sms)) {
+      all.push_back(LowRankHalves::kBoth);
+      ++num_both_;
+    }
+    for (const LowRankHalves halves : all) {
+      const Result got = run(c, halves);
+      ASSERT_EQ(got.y, want.y);
+      ASSERT_EQ(got.next_rows, want.next_rows);
+      ASSERT_EQ(got.next_squares, want.next_squares);
+    }
   }
+
+  int num_both_ = 0;  // cases in which the product did both halves
 };
 
 // Rows of many banks, of one and without any, so that runs are short, full and many.
@@ -192,7 +214,9 @@ std::vector<std::vector<LowRankRow>> term_rows() {
   for (int32_t row = 0; row < 31; ++row) {
     alone.push_back({1, row});
   }
-  return {{{4, 1}, {1, 0}, {1, -1}},
+  return {{{1, 0}},
+          {{3, 1}, {1, -1}},
+          {{4, 1}, {1, 0}, {1, -1}},
           {{8, 1}},
           {{9, 0}},
           {{1, 3}, {7, -1}, {3, 2}, {6, 0}},
@@ -229,11 +253,20 @@ TEST_F(LinearTermCuda, ProductsHaveTheBitsOfOperationsInTurn) {
       expect_same({low, LinearEpilogue::kSwiGlu, DType::kBF16});
       low.widths = {3072, 3072};
       expect_same({low, LinearEpilogue::kSwiGlu, DType::kBF16});
+      if (rows.size() == 32 && ranks.size() > 1) {  // takes long
+        low.k = 4096;
+        low.widths = {12288, 12288};
+        const int before = num_both_;
+        expect_same({low, LinearEpilogue::kSwiGlu, DType::kBF16});
+        EXPECT_GT(num_both_, before) << "gate and up of one wave";
+      }
       low.normed = false;
       for (const auto& [k, n] : {std::pair{4096, 4096}, {1024, 1024}, {3072, 1024}, {2560, 320}}) {
         low.k = k;
         low.widths = {n};
+        const int before = num_both_;
         expect_same({low, LinearEpilogue::kAdd, DType::kF32, false, true});
+        EXPECT_GT(num_both_, before) << k << " inputs, " << n << " outputs";
         expect_same({low, LinearEpilogue::kAdd, DType::kF32, true, false});
       }
     }

@@ -120,20 +120,28 @@ TEST(LinearPlan, ProductsOfSomeRowsAddTermsOfLowRank) {
   product.parts[0] = {.n = 4096, .y_col = 0};
   product.parts[1] = {.n = 1024, .y_col = 4096};
   product.parts[2] = {.n = 1024, .y_col = 5120};
-  for (const int64_t m : {6, 8, 9, 32}) {
-    EXPECT_TRUE(adds_low_rank(h200(), qkv, m, product)) << m;
+  const auto halves = [&](int64_t m, bool reads_x = true) {
+    return low_rank_halves(h200(), qkv, m, product, reads_x);
+  };
+  for (const int64_t m : {1, 5, 6, 8, 9, 32}) {
+    EXPECT_EQ(halves(m), LowRankHalves::kBoth) << m;
+    EXPECT_EQ(halves(m, false), m < 6 ? LowRankHalves::kNone : LowRankHalves::kSecond)
+        << m << ", a norm in front";
   }
-  EXPECT_FALSE(adds_low_rank(h200(), qkv, 5, product));
-  EXPECT_FALSE(adds_low_rank(h200(), qkv, 33, product));
+  EXPECT_EQ(halves(33), LowRankHalves::kNone);
   product.parts[1].n = 1000;
-  EXPECT_FALSE(adds_low_rank(h200(), qkv, 32, product)) << "an odd number of columns";
+  EXPECT_EQ(halves(32), LowRankHalves::kNone) << "an odd number of columns";
   product.parts[1].n = 1024;
   qkv.weights = PackedKind::kQ6;
-  EXPECT_FALSE(adds_low_rank(h200(), qkv, 32, product)) << "quantised";
+  EXPECT_EQ(halves(32), LowRankHalves::kNone) << "quantised";
+  qkv.weights = PackedKind::kBF16;
   DeviceFacts cpu = h200();
   cpu.kind = DeviceKind::kCpu;
-  qkv.weights = PackedKind::kBF16;
-  EXPECT_FALSE(adds_low_rank(cpu, qkv, 32, product));
+  EXPECT_EQ(low_rank_halves(cpu, qkv, 32, product, true), LowRankHalves::kNone);
+  qkv.n = 2048;
+  EXPECT_EQ(halves(32), LowRankHalves::kSecond) << "short";
+  qkv.n = 3 * 24576;
+  EXPECT_EQ(halves(32), LowRankHalves::kSecond) << "CTAs that are not all resident";
   // What a term needs of shared memory is taken from the ring.
   for (const int32_t split : {1, 2, 4}) {
     for (const int32_t n : {1024, 6144, 24576}) {

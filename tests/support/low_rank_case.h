@@ -164,7 +164,8 @@ struct LowRankCase {
     sums.num_toks = toks;
     sums.sums = memory.put(std::vector<float>(
         chunks * static_cast<size_t>(toks * num_parts() * max_rank), kCasePoison));
-    sums.squares = memory.put(std::vector<float>(chunks * static_cast<size_t>(toks), kCasePoison));
+    sums.squares = memory.put(
+        std::vector<float>(static_cast<size_t>(half_norm_squares(toks, k)), kCasePoison));
 
     out.group = {memory.put(mapping),
                  memory.put(starts),
@@ -177,6 +178,13 @@ struct LowRankCase {
     out.shrink.x = ActView(x_type(), memory.put_as(x_type(), x_values), toks, k);
     if (normed) {
       out.shrink.norm_weight = make_view<const float>(memory.put(weight), k);
+      if (dtype == DType::kBF16) {
+        const std::vector<float> rows(size_of(toks, k), kCasePoison);
+        out.shrink.half_norm = {out.shrink.norm_weight,
+                                {dtype, memory.put_as(dtype, rows), toks, k},
+                                sums.squares,
+                                false};
+      }
     }
     out.shrink.product = product;
     out.shrink.banks = banks;

@@ -22,11 +22,15 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
   pdl_release();
   const int64_t row = blockIdx.x;
   const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
-  for (auto col = static_cast<int32_t>(threadIdx.x) * 4; col < width; col += kThreads * 4) {
-    const float4 v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
-    const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(weight + col)));
-    rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
-    leave_squares(squares, (row * width + col) / 64, v, lanes, quartered);
+  const int32_t sums = (width + 63) / 64;
+  for (auto col = static_cast<int32_t>(threadIdx.x) * 4; col < sums * 64; col += kThreads * 4) {
+    float4 v = {};
+    if (col < width) {
+      v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
+      const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(weight + col)));
+      rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
+    }
+    leave_squares(squares, row * sums + col / 64, v, lanes, quartered);
   }
 }
 
@@ -34,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
 
 void begin_norm(Stream& stream, const View<const float, 2>& y, const HalfNorm& half) {
   const auto width = static_cast<int32_t>(y.shape[1]);
-  WR_CHECK(width % 64 == 0 && y.stride[0] % 4 == 0, "width {}, stride {}", width, y.stride[0]);
+  WR_CHECK(width % 4 == 0 && y.stride[0] % 4 == 0, "width {}, stride {}", width, y.stride[0]);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(y.shape[0]));
   shape.block = dim3(kThreads);

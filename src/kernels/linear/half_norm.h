@@ -17,8 +17,8 @@ namespace warprow::cuda {
 // The first half of a norm (linear.h, HalfNorm) as an operation of its own, for sums whose kernel does not do it.
 //
 // Formula: half.rows = y * half.weight; half.squares[t, j] = the sum of y's squares in columns 64 j to 64 j + 63, or of up to
-//   kMaxQuarteredRows rows its quarters.
-// Shapes: y [T, width] f32, width a multiple of 64.
+//   kMaxQuarteredRows rows its quarters. The last columns may be fewer.
+// Shapes: y [T, width] f32, width a multiple of 4.
 // Mapping: a CTA a row, 16 lanes for 64 columns.
 // Bytes moved: 6 * T * width.
 // Numerics: as sm90_bf16_gemm_small_m's first half, bit for bit (finish.cuh).

@@ -96,12 +96,22 @@ RowRange halved_norm_rows(const DeviceFacts& device,
 // y that kStore would store.
 bool leaves_maxima(const DeviceFacts& device, const LinearShape& shape, int64_t num_rows);
 
-// Whether a product of so many rows may have the term of low rank of `product`, whose sums are there. It then has the bits of
-// the operations in turn: kStore, low_rank_expand; low_rank_expand, kAdd; kStore to float32, low_rank_expand with the gate.
-bool adds_low_rank(const DeviceFacts& device,
-                   const LinearShape& shape,
-                   int64_t num_rows,
-                   const LowRankProduct& product);
+// What a product can do of a term of low rank (low_rank.h). It then has the bits of the operations in turn: low_rank_shrink, and
+// kStore, low_rank_expand; or low_rank_expand, kAdd; or kStore to float32, low_rank_expand with the gate.
+enum class LowRankHalves : uint8_t {
+  kNone,
+  kSecond,  // what low_rank_expand does
+  kBoth     // low_rank_shrink's work too: LowRankTerm::shrinks
+};
+// Of the term of `product` and so many rows. reads_x: the product reads what low_rank_shrink would, so it has no norm in front,
+// or one that has begun.
+LowRankHalves low_rank_halves(const DeviceFacts& device,
+                              const LinearShape& shape,
+                              int64_t num_rows,
+                              const LowRankProduct& product,
+                              bool reads_x);
+// Products of more rows have no term.
+inline constexpr int32_t kMaxTermRows = 32;
 
 struct LinearArgs {
   ConstActView x;                    // [num_toks, k]
@@ -153,7 +163,7 @@ struct LinearArgs {
 //   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all. float32:
 //   always a function of k alone.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
-//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; a term only as adds_low_rank does; no other
+//   halved_norm_rows allows, kMax only as leaves_maxima does, without a norm; a term only as low_rank_halves does; no other
 //   operation uses scratch, normed and product until this one has run.
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.
 WR_OP(linear, LinearArgs);

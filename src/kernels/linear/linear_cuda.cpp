@@ -154,13 +154,11 @@ void run_sm90_warps(Stream& stream, const LinearArgs& args) {
 }
 
 void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
-  const DeviceFacts& device = stream.device().facts();
   const Sm90GemmArgs sm90 = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
-  const int32_t split = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 0;
   sm90_bf16_gemm_small_m(
       stream,
       sm90,
-      sm90_gemm_plan(sm90.m, sm90.n, sm90.k, device.num_sms, split, sm90.term != nullptr));
+      sm90_gemm_plan(shape_of(args), sm90.m, stream.device().facts(), sm90.term != nullptr));
 }
 
 void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {

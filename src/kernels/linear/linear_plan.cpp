@@ -170,22 +170,43 @@ RowRange halved_norm_rows(const DeviceFacts& device, const LinearShape& behind) 
   return halving_rows(behind, device);
 }
 
-bool adds_low_rank(const DeviceFacts& device,
-                   const LinearShape& shape,
-                   int64_t num_rows,
-                   const LowRankProduct& product) {
-  constexpr int32_t kColumns = 64;  // of a block of B's tiles
-  // For fewer rows the kernel of warps and low_rank_expand take less time; sm90_bf16_gemm_small_m has the same bits.
-  constexpr int64_t kLeastRows = 6;
-  if (device.kind != DeviceKind::kCuda || num_rows < kLeastRows ||
-      num_rows > cuda::kMaxSm90TermRows) {
-    return false;
+LowRankHalves low_rank_halves(const DeviceFacts& device,
+                              const LinearShape& shape,
+                              int64_t num_rows,
+                              const LowRankProduct& product,
+                              bool reads_x) {
+  // What is measured in docs/experiments/low_rank_cuda.md: a product that takes less time waits for its sums, and with fewer rows the
+  // kernel of warps and low_rank_expand take less time than the second half alone in sm90_bf16_gemm_small_m.
+  constexpr double kLeastUsOfBoth = 12.0;
+  constexpr int64_t kLeastRowsOfSecond = 6;
+  if (device.kind != DeviceKind::kCuda || num_rows < 1 || num_rows > kMaxTermRows) {
+    return LowRankHalves::kNone;
   }
   const cuda::LinearPath path = cuda::linear_path(shape, num_rows, device);
-  return (path == cuda::LinearPath::kSm90Gemm || path == cuda::LinearPath::kSm90Warps) &&
-         std::all_of(product.parts, product.parts + product.num_parts, [](const LowRankPart& part) {
-           return part.n % kColumns == 0 && part.y_col % kColumns == 0;
-         });
+  const bool has_columns =
+      std::all_of(product.parts, product.parts + product.num_parts, [](const LowRankPart& part) {
+        return part.n % kLowRankColumns == 0 && part.y_col % kLowRankColumns == 0;
+      });
+  if ((path != cuda::LinearPath::kSm90Gemm && path != cuda::LinearPath::kSm90Warps) ||
+      !has_columns) {
+    return LowRankHalves::kNone;
+  }
+  const auto m = static_cast<int32_t>(num_rows);
+  const cuda::Sm90GemmPlan plan = cuda::sm90_gemm_plan(shape, num_rows, device, true);
+  if (reads_x && cuda::sm90_gemm_is_resident(plan, m, shape.n, device.num_sms) &&
+      cuda::sm90_gemm_us(plan, m, shape.n, shape.k, device.num_sms) >= kLeastUsOfBoth) {
+    return LowRankHalves::kBoth;
+  }
+  return num_rows >= kLeastRowsOfSecond ? LowRankHalves::kSecond : LowRankHalves::kNone;
+}
+
+cuda::Sm90GemmPlan cuda::sm90_gemm_plan(const LinearShape& shape,
+                                        int64_t num_rows,
+                                        const DeviceFacts& device,
+                                        bool has_term) {
+  const int32_t split = shape.batch_invariant ? invariant_chunks(shape, device) : 0;
+  return sm90_gemm_plan(
+      static_cast<int32_t>(num_rows), shape.n, shape.k, device.num_sms, split, has_term);
 }
 
 bool leaves_maxima(const DeviceFacts& device, const LinearShape& shape, int64_t num_rows) {

@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <cstdint>
 
@@ -37,5 +38,11 @@ LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceF
 // weights half of the SMs), and each part has at least 256 inputs. A function of n and k alone. 0: the product has no such
 // kernels.
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device);
+
+// How LinearPath::kSm90Gemm splits a product.
+Sm90GemmPlan sm90_gemm_plan(const LinearShape& shape,
+                            int64_t num_rows,
+                            const DeviceFacts& device,
+                            bool has_term);
 
 }  // namespace warprow::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/linear/finish.cuh"
 #include "kernels/low_rank/low_rank.h"
 
 #include <cstddef>
@@ -10,10 +11,12 @@
 // What kernels read of products of low rank (low_rank.h).
 namespace warprow::cuda {
 
-// Columns of a block of B's tiles, which are those of four mma (low_rank_pack.h): number j has columns 8 g + 2 j and
-// 8 g + 2 j + 1 of the block for g from 0 to 7, as rows g and g + 8.
-constexpr int kLowRankColumns = 64;
+// A block of columns of B's tiles is those of four mma (low_rank_pack.h): number j has columns 8 g + 2 j and 8 g + 2 j + 1 of
+// the block for g from 0 to 7, as rows g and g + 8.
 constexpr int kLowRankSteps = 4;
+static_assert(kLowRankColumns == 16 * kLowRankSteps);
+// Blocks of 32 inputs of A's tiles in a warp's share of a chunk (LowRankCut::warps).
+constexpr int kLowRankWarpBlocks = 2;
 
 struct LowRankPlace {
   LowRankProduct product;
@@ -44,49 +47,50 @@ struct LowRankPlace {
   [[nodiscard]] __device__ int64_t sums_at(int chunk, int64_t tok, int part) const {
     return ((chunk * sums.num_toks + tok) * product.num_parts + part) * banks.max_rank;
   }
-  // The first tile of a bank's B, of the first ranks and columns: 32 lanes' operands of one mma.
+  // The first tile of a bank's A or B, of the first ranks and inputs or columns: 32 lanes' operands of one mma.
+  [[nodiscard]] __device__ const uint4* a_tiles(int bank_index, int part) const {
+    return reinterpret_cast<const uint4*>(bank(bank_index) + product.parts[part].a);
+  }
   [[nodiscard]] __device__ const uint4* b_tiles(int bank_index, int part) const {
     return reinterpret_cast<const uint4*>(bank(bank_index) + product.parts[part].b);
   }
 };
 
-// A term whose sums low_rank_shrink has written.
+// A term, of which all but `shrinks` have their sums.
 struct LowRankParams {
   LowRankPlace at;
-  int32_t num_chunks;
+  LowRankCut cut;
   int32_t num_runs;
   bool normed;
   float norm_eps;
+  bool shrinks;
 
-  // What a token's sums are multiplied by. kChunks chunks are read at once.
-  template <int kChunks>
+  // With tiles: what a token's sums are multiplied by. Four adjacent lanes call it together with the same token, or with -1.
   [[nodiscard]] __device__ __forceinline__ float scale(int64_t tok) const {
     if (!normed) {
       return 1.0F;
     }
-    float squares = 0.0F;
-    for (int first = 0; first < num_chunks; first += kChunks) {
-      float v[kChunks];
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
-        v[i] =
-            first + i < num_chunks ? at.sums.squares[(first + i) * at.sums.num_toks + tok] : 0.0F;
-      }
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
-        squares = __fadd_rn(squares, v[i]);
-      }
-    }
-    return rsqrtf(__fadd_rn(__fdiv_rn(squares, static_cast<float>(at.product.k)), norm_eps));
+    const int parts = (at.product.k + 63) / 64;
+    const auto scale_from = [&](const auto* squares) {
+      return inverse_rms(tok < 0 ? nullptr : squares + tok * parts,
+                         parts,
+                         static_cast<int>(threadIdx.x) % 4,
+                         static_cast<float>(at.product.k),
+                         norm_eps);
+    };
+    return at.sums.num_toks <= kMaxQuarteredRows
+               ? scale_from(reinterpret_cast<const float4*>(at.sums.squares))
+               : scale_from(at.sums.squares);
   }
 };
 
 inline LowRankParams low_rank_params(const LowRankTerm& term) {
   return {{term.product, term.banks, term.runs, term.sums},
-          low_rank_cut(term.banks.dtype, term.product.k).num_chunks,
+          low_rank_cut(term.banks.dtype, term.product.k),
           max_bank_runs(term.sums.num_toks, term.banks.num_banks),
           term.normed,
-          term.norm_eps};
+          term.norm_eps,
+          term.shrinks};
 }
 
 }  // namespace warprow::cuda

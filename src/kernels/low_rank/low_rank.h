@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "kernels/linear/linear.h"
 #include "kernels/op.h"
 
 #include <algorithm>
@@ -18,8 +19,9 @@ namespace warprow {
 
 inline constexpr int32_t kMaxBanks = 64;
 inline constexpr int32_t kMaxLowRankParts = 4;
-// Ranks are padded to a multiple of this where matrices are tiles.
+// Where matrices are tiles (low_rank_pack.h): ranks are padded to a multiple of kRankTile, and a block of B has kLowRankColumns.
 inline constexpr int32_t kRankTile = 16;
+inline constexpr int32_t kLowRankColumns = 64;
 
 // Tokens of one bank.
 struct BankRun {
@@ -100,13 +102,14 @@ constexpr LowRankCut low_rank_cut(DType dtype, int32_t k) {
 
 // The results of low_rank_shrink, for low_rank_expand.
 struct LowRankSums {
-  float* sums = nullptr;     // dev f32 [num_chunks, T, num_parts, max_rank]
-  float* squares = nullptr;  // dev f32 [num_chunks, T]
-  int64_t num_toks = 0;      // T
+  float* sums = nullptr;  // dev f32 [num_chunks, T, num_parts, max_rank]
+  // Sums of squares of rows that are to be normalised: dev f32 [T], or with tiles HalfNorm::squares (linear.h).
+  float* squares = nullptr;
+  int64_t num_toks = 0;  // T
 };
 
 // The first half: sums = A h, h = x, or with norm_weight x * norm_weight, whose division by the root of the mean square
-// is left to the second half.
+// is left to the second half. With tiles that is a HalfNorm, which this operation begins if no other has.
 //
 // Shapes: x [T, k]. Rows of sums past a bank's rank and tokens without a bank stay as they are.
 // Mapping (CUDA, tiles): a CTA takes a run, a chunk of inputs and a part; a warp 64 of the inputs, as mma with ranks as rows
@@ -119,6 +122,7 @@ struct LowRankSums {
 struct LowRankShrinkArgs {
   ConstActView x;
   View<const float, 1> norm_weight;  // dev f32 [k] or empty
+  HalfNorm half_norm;                // tiles with norm_weight: of it, with sums.squares
   LowRankProduct product;
   Banks banks;
   BankRuns runs;
@@ -128,6 +132,11 @@ WR_OP(low_rank_shrink, LowRankShrinkArgs);
 
 // What is added to a product once low_rank_shrink has run: sum over r of B[j, r] * s[t, r] to column y_col + j, where s are
 // the sums of all chunks, with `normed` times 1 / sqrt(squares / k + norm_eps).
+//
+// shrinks: low_rank_shrink has not run; the product does its work too, with the same bits (linear.h, LowRankHalves::kBoth). All
+//   bytes of the sums then begin as kUnsetSumByte: a NaN that no arithmetic yields, so that another value is a sum that has
+//   arrived.
+inline constexpr int kUnsetSumByte = 0xff;
 struct LowRankTerm {
   LowRankProduct product;
   Banks banks;
@@ -135,9 +144,10 @@ struct LowRankTerm {
   LowRankSums sums;
   bool normed = false;
   float norm_eps = 0.0F;
+  bool shrinks = false;
 };
 
-// The second half: y += the term. Some products add it themselves (linear.h, adds_low_rank), with the same bits.
+// The second half: y += the term. Some products add it themselves (linear.h, LowRankHalves), with the same bits.
 //
 // With `activated`: y is gate and up, two parts of n columns, of float32; activated[t, j] = silu(gate) * up of the sums, for
 //   all tokens. y and activated then hold tokens first_tok to first_tok + their rows; else first_tok is 0.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/linear/finish.cuh"
+#include "kernels/linear/half_norm.h"
 #include "kernels/low_rank/low_rank.cuh"
 
 // Formula, shapes, numerics, preconditions: low_rank.h. Layout of tiles: low_rank_pack.h.
@@ -19,54 +20,15 @@ namespace {
 // ---- tiles, first half
 
 constexpr int kMostWarps = 16;
-constexpr int kWarpBlocks = 2;  // of 32 inputs
+constexpr int kWarpBlocks = kLowRankWarpBlocks;
 
-template <typename T>
 struct ShrinkParams {
   LowRankPlace at;
-  const T* x;
+  const Bf16* x;
   int64_t x_stride;
-  const float* norm_weight;  // or null
   int32_t num_runs;
   int32_t runs_of_cta;
 };
-
-// Eight inputs of a token from x, as the second operands of two mma. Adds their squares.
-__device__ __forceinline__ void load_inputs(const float* x,
-                                            const float* weight,
-                                            uint32_t (&b)[4],
-                                            float& squares) {
-  float v[kVec];
-  load8(x, v);
-  float w[kVec];
-  if (weight != nullptr) {
-    load8(weight, w);
-  }
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    squares = fmaf(v[i], v[i], squares);
-    v[i] = weight != nullptr ? __fmul_rn(v[i], w[i]) : v[i];
-  }
-  const uint4 packed = pack8(v);
-  b[0] = packed.x, b[1] = packed.y, b[2] = packed.z, b[3] = packed.w;
-}
-__device__ __forceinline__ void load_inputs(const Bf16* x,
-                                            const float* /*weight*/,
-                                            uint32_t (&b)[4],
-                                            float& /*squares*/) {
-  const uint4 packed = *reinterpret_cast<const uint4*>(x);
-  b[0] = packed.x, b[1] = packed.y, b[2] = packed.z, b[3] = packed.w;
-}
-
-// The sum of one value of each warp, in their order.
-__device__ __forceinline__ float sum_of_warps(const float* values, int warps, int stride) {
-  float total = values[0];
-#pragma unroll 4
-  for (int w = 1; w < warps; ++w) {
-    total = __fadd_rn(total, values[w * stride]);
-  }
-  return total;
-}
 
 // A warp's part of a tile of A: [block][step].
 using ATiles = uint4[kWarpBlocks][2];
@@ -84,10 +46,8 @@ __device__ __forceinline__ void load_tile(
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<T> p) {
+__global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams p) {
   __shared__ float partial[kMostWarps][kRunToks][kRankTile];
-  __shared__ float partial_squares[kMostWarps][kRunToks];
   const LowRankPlace& at = p.at;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -99,7 +59,6 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
   const int blocks = (k + 31) / 32;
   const int first_block = (chunk * warps + warp) * kWarpBlocks;
   const int first_run = static_cast<int>(blockIdx.x) * p.runs_of_cta;
-  const bool has_squares = p.norm_weight != nullptr && part == 0;
   pdl_release();
   for (int i = 0; i < p.runs_of_cta; ++i) {
     const BankRun run = at.run(first_run + i, p.num_runs);
@@ -108,8 +67,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
     int64_t tok = -1;
     // The token whose sums this thread adds first.
     const int64_t tok_of_sums = at.token(run, static_cast<int>(threadIdx.x) / kRankTile);
-    const auto* tiles =
-        reinterpret_cast<const uint4*>(at.bank(max(run.bank, 0)) + at.product.parts[part].a);
+    const uint4* tiles = at.a_tiles(max(run.bank, 0), part);
     if (run.bank >= 0) {
       rank = at.rank(run.bank, part);
       tok = at.token(run, group);
@@ -126,37 +84,26 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
     if (run.bank < 0) {
       continue;
     }
-    uint32_t x[kWarpBlocks][4] = {};
-    float squares = 0.0F;
+    // Eight inputs of a token are the second operands of two mma.
+    uint4 x[kWarpBlocks] = {};
 #pragma unroll
     for (int block = 0; block < kWarpBlocks; ++block) {
       const int input = (first_block + block) * 32 + lane % 4 * 8;
       if (tok >= 0 && input < k) {
-        load_inputs(p.x + tok * p.x_stride + input,
-                    p.norm_weight == nullptr ? nullptr : p.norm_weight + input,
-                    x[block],
-                    squares);
+        x[block] = *reinterpret_cast<const uint4*>(p.x + tok * p.x_stride + input);
       }
     }
-    squares += __shfl_xor_sync(~0U, squares, 1);
-    squares += __shfl_xor_sync(~0U, squares, 2);
-    if (has_squares && lane % 4 == 0) {
-      partial_squares[warp][group] = squares;
-    }
-    // Part 0 writes the squares, also if its own rank is 0: other parts may have ranks.
-    const int num_tiles = max(rank / kRankTile, has_squares ? 1 : 0);
-    for (int tile = 0; tile < num_tiles; ++tile) {
+    for (int tile = 0; tile < rank / kRankTile; ++tile) {
       if (tile > 0) {
         load_tile(tiles, tile, blocks, first_block, a);
       }
       float sum[4] = {};
 #pragma unroll
       for (int block = 0; block < kWarpBlocks; ++block) {
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          const uint4& v = a[block][step];
-          mma_bf16(sum, {v.x, v.y, v.z, v.w}, x[block][2 * step], x[block][2 * step + 1]);
-        }
+        const uint4& low = a[block][0];
+        const uint4& high = a[block][1];
+        mma_bf16(sum, {low.x, low.y, low.z, low.w}, x[block].x, x[block].y);
+        mma_bf16(sum, {high.x, high.y, high.z, high.w}, x[block].z, x[block].w);
       }
       const int column = lane % 4 * 2;
       partial[warp][column][group] = sum[0];
@@ -170,14 +117,12 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams<
         const int r = j % kRankTile;
         if (n < run.count) {
           const int64_t to = j == static_cast<int>(threadIdx.x) ? tok_of_sums : at.token(run, n);
-          if (tile * kRankTile < rank) {
-            at.sums.sums[at.sums_at(chunk, to, part) + tile * kRankTile + r] =
-                sum_of_warps(&partial[0][n][r], warps, kRunToks * kRankTile);
+          float total = partial[0][n][r];
+#pragma unroll 4
+          for (int w = 1; w < warps; ++w) {
+            total = __fadd_rn(total, partial[w][n][r]);
           }
-          if (has_squares && tile == 0 && r == 0) {
-            at.sums.squares[chunk * at.sums.num_toks + to] =
-                sum_of_warps(&partial_squares[0][n], warps, kRunToks);
-          }
+          at.sums.sums[at.sums_at(chunk, to, part) + tile * kRankTile + r] = total;
         }
       }
       __syncthreads();
@@ -241,12 +186,12 @@ __device__ __forceinline__ void add_part(const ExpandParams<Y>& p,
       load_tile(tiles + int64_t{tile} * blocks * kSteps * 32, b);
     }
     float s[4] = {};
-    for (int first = 0; first < p.term.num_chunks; first += kChunks) {
+    for (int first = 0; first < p.term.cut.num_chunks; first += kChunks) {
       float2 low[kChunks];
       float2 high[kChunks];
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        const bool there = tok >= 0 && first + i < p.term.num_chunks;
+        const bool there = tok >= 0 && first + i < p.term.cut.num_chunks;
         const float* of = from + (first + i) * stride;
         low[i] = there ? *reinterpret_cast<const float2*>(of) : float2{};
         high[i] = there ? *reinterpret_cast<const float2*>(of + 8) : float2{};
@@ -340,7 +285,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32) expand_tiles(ExpandParams<Y
   }
   float sums[kParts][kSteps][4] = {};
   if (run.bank >= 0) {
-    const float scale = tok >= 0 ? p.term.scale<kChunks>(tok) : 0.0F;
+    const float scale = p.term.scale(tok);
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       add_part<kChunks>(p, tiles[i], part + i, ranks[i], tok, scale, b[i], sums[i]);
@@ -402,14 +347,13 @@ LowRankPlace place_of(const LowRankShrinkArgs& args) {
   return {args.product, args.banks, args.runs, args.sums};
 }
 
-template <typename T>
-void launch_shrink(Stream& stream, const LowRankShrinkArgs& args) {
+// x: bf16
+void launch_shrink(Stream& stream, const LowRankShrinkArgs& args, const ConstActView& x) {
   const LowRankCut cut = low_rank_cut(args.banks.dtype, args.product.k);
-  ShrinkParams<T> p;
+  ShrinkParams p;
   p.at = place_of(args);
-  p.x = static_cast<const T*>(args.x.data);
-  p.x_stride = args.x.stride;
-  p.norm_weight = args.norm_weight.data;
+  p.x = static_cast<const Bf16*>(x.data);
+  p.x_stride = x.stride;
   p.num_runs = max_bank_runs(args.sums.num_toks, args.banks.num_banks);
   p.runs_of_cta = p.num_runs > 64 ? 4 : 1;
   launch(stream,
@@ -418,7 +362,7 @@ void launch_shrink(Stream& stream, const LowRankShrinkArgs& args) {
                static_cast<unsigned>(cut.num_chunks),
                static_cast<unsigned>(args.product.num_parts)),
           static_cast<unsigned>(cut.warps * 32)},
-         shrink_tiles<T>,
+         shrink_tiles,
          p);
 }
 
@@ -473,7 +417,10 @@ __global__ void __launch_bounds__(kPlainThreads) expand_plain(ExpandParams<float
   const int rank = at.rank(bank, part);
   const auto* b = reinterpret_cast<const float*>(at.bank(bank) + at.product.parts[part].b);
   const float* s = at.sums.sums + at.sums_at(0, tok, part);
-  const float scale = p.term.scale<1>(tok);
+  const float scale =
+      p.term.normed
+          ? rsqrtf(at.sums.squares[tok] / static_cast<float>(at.product.k) + p.term.norm_eps)
+          : 1.0F;
   float sum = 0.0F;
   for (int r = 0; r < rank; ++r) {
     sum = fmaf(s[r] * scale, b[int64_t{r} * n + column], sum);
@@ -521,14 +468,14 @@ void low_rank_shrink(Stream& stream, const LowRankShrinkArgs& args) {
            args.norm_weight.data);
     return;
   }
-  WR_CHECK_EQ(args.product.k % kVec, 0);
-  WR_CHECK(rows_fit_vec(args.x.data, args.x.stride, dtype_bytes(args.x.dtype)));
-  if (args.x.dtype == DType::kF32) {
-    launch_shrink<float>(stream, args);
-  } else {
-    WR_CHECK(args.norm_weight.empty(), "rows before a norm are float32");
-    launch_shrink<Bf16>(stream, args);
+  const bool normed = !args.norm_weight.empty();
+  if (normed && !args.half_norm.begun) {
+    begin_norm(stream, args.x.f32(), args.half_norm);
   }
+  const ConstActView x = normed ? ConstActView(args.half_norm.rows) : args.x;
+  WR_CHECK_EQ(args.product.k % kVec, 0);
+  WR_CHECK(x.dtype == DType::kBF16 && rows_fit_vec(x.data, x.stride, dtype_bytes(x.dtype)));
+  launch_shrink(stream, args, x);
 }
 
 void low_rank_expand(Stream& stream, const LowRankExpandArgs& args) {

@@ -7,8 +7,7 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kInputs = 32;   // of a block of A
-constexpr int32_t kColumns = 64;  // of a block of B
+constexpr int32_t kInputs = 32;  // of a block of A
 constexpr int32_t kLaneElems = 8;
 constexpr int32_t kStepElems = 32 * kLaneElems;
 
@@ -20,7 +19,7 @@ size_t low_rank_a_bytes(DType dtype, int32_t max_rank, int32_t k) {
 }
 
 size_t low_rank_b_bytes(DType dtype, int32_t max_rank, int32_t n) {
-  const int32_t columns = dtype == DType::kF32 ? n : ceil_div(n, kColumns) * kColumns;
+  const int32_t columns = dtype == DType::kF32 ? n : ceil_div(n, kLowRankColumns) * kLowRankColumns;
   return static_cast<size_t>(max_rank) * static_cast<size_t>(columns) * dtype_bytes(dtype);
 }
 
@@ -67,11 +66,11 @@ void pack_low_rank_b(
     return;
   }
   auto* out = reinterpret_cast<uint16_t*>(to);
-  const int32_t blocks = ceil_div(n, kColumns);
+  const int32_t blocks = ceil_div(n, kLowRankColumns);
   for (int32_t tile = 0; tile < ceil_div(rank, kRankTile); ++tile) {
     for (int32_t step = 0; step < 4 * blocks; ++step, out += kStepElems) {
       for (int32_t lane = 0; lane < 32; ++lane) {
-        const int32_t column = step / 4 * kColumns + lane / 4 * 8 + step % 4 * 2;
+        const int32_t column = step / 4 * kLowRankColumns + lane / 4 * 8 + step % 4 * 2;
         const int32_t r = tile * kRankTile + lane % 4 * 2;
         for (int32_t e = 0; e < kLaneElems; ++e) {
           out[lane * kLaneElems + e] = f32_to_bf16(at(column + e / 2 % 2, r + e / 4 * 8 + e % 2));

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/low_rank/low_rank.h"
+#include "layers/linear.h"
 #include "models/bank_layout.h"
 #include "models/model.h"
 #include "runner/features/adapter_store.h"
@@ -33,6 +34,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
  public:
   Lora(const RunnerParts& parts, const LoraOptions& options)
       : model_(*parts.model),
+        hidden_size_(parts.model->facts().hidden_size),
         layout_(layout_of(parts, options)),
         store_(*parts.device,
                parts.model->linear_sites(),
@@ -54,7 +56,15 @@ class Lora final : public RunnerFeature, public LinearDelta {
     runs_.runs = workspace.alloc<BankRun>(max_bank_runs(toks, options.max_loras));
     sums_.sums =
         workspace.alloc<float>(toks * layout_.most_chunks * layout_.most_parts * layout_.max_rank);
-    sums_.squares = workspace.alloc<float>(toks * layout_.most_chunks);
+    squares_ = workspace.alloc<float>(half_norm_squares(toks, hidden_size_));
+    if (layout_.dtype != DType::kF32) {
+      for (const LowRankProduct& product : layout_.products) {
+        first_sums_.push_back(sums_of_tok_);
+        sums_of_tok_ += int64_t{low_rank_cut(layout_.dtype, product.k).num_chunks} *
+                        product.num_parts * layout_.max_rank;
+      }
+      product_sums_ = workspace.alloc<float>(sums_of_tok_ * kMaxTermRows);
+    }
     model_.set_delta(this);
     add_operations(*parts.operations);
   }
@@ -104,6 +114,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
       return;
     }
     sums_.num_toks = batch.num_toks_padded;
+    product_sums_are_unset_ = false;
     GroupByBankArgs args;
     args.idx_mapping = batch.device.idx_mapping;
     args.query_start_loc = batch.device.query_start_loc;
@@ -119,24 +130,39 @@ class Lora final : public RunnerFeature, public LinearDelta {
 
   [[nodiscard]] bool active() const override { return active_; }
 
+  [[nodiscard]] const LowRankProduct& product(int32_t site) const override {
+    return layout_.products[static_cast<size_t>(site)];
+  }
+
   void read(Stream& stream,
             int32_t site,
-            const ConstActView& x,
-            const View<const float, 1>& norm_weight,
-            float norm_eps) override {
-    WR_DCHECK(x.shape[0] == sums_.num_toks);
-    low_rank_shrink(stream, {x, norm_weight, product(site), banks(), runs_, sums_});
-    term_ = {product(site), banks(), runs_, sums_, !norm_weight.empty(), norm_eps};
+            const LinearInput& in,
+            const ActView& normed,
+            bool in_product) override {
+    WR_DCHECK(in.x.shape[0] == sums_.num_toks);
+    WR_DCHECK(in.norm_weight.empty() || in.x.shape[1] == hidden_size_);
+    HalfNorm half{in.norm_weight, normed, squares_, false};
+    if (in.half_norm != nullptr && in.half_norm->begun) {
+      half = *in.half_norm;
+    }
+    sums_.squares = half.squares;
+    term_ = {
+        product(site), banks(), runs_, sums_, !in.norm_weight.empty(), in.norm_eps, in_product};
+    if (in_product) {
+      unset_product_sums(stream);
+      term_.sums.sums = product_sums_ + first_sums_[static_cast<size_t>(site)] * sums_.num_toks;
+    } else {
+      low_rank_shrink(stream, {in.x, in.norm_weight, half, product(site), banks(), runs_, sums_});
+    }
   }
 
   [[nodiscard]] const LowRankTerm& term() const override { return term_; }
 
-  void add(Stream& stream, int32_t /*site*/, const ActView& y) override {
+  void add(Stream& stream, const ActView& y) override {
     low_rank_expand(stream, {term_, y, {}, 0});
   }
 
   void add_gated(Stream& stream,
-                 int32_t /*site*/,
                  int64_t first_tok,
                  const ActView& y,
                  const ActView& activated) override {
@@ -151,9 +177,15 @@ class Lora final : public RunnerFeature, public LinearDelta {
     bool is_new = false;    // the adapter is not copied yet
   };
 
-  [[nodiscard]] const LowRankProduct& product(int32_t site) const {
-    return layout_.products[static_cast<size_t>(site)];
+  // Once a step, before its first product that computes its sums itself.
+  void unset_product_sums(Stream& stream) {
+    if (!product_sums_are_unset_) {
+      const auto count = static_cast<size_t>(sums_of_tok_ * sums_.num_toks);
+      stream.fill(product_sums_, kUnsetSumByte, count * sizeof(float));
+      product_sums_are_unset_ = true;
+    }
   }
+
   [[nodiscard]] Banks banks() const {
     return {memory_,
             layout_.bytes,
@@ -198,6 +230,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
   }
 
   Model& model_;
+  int64_t hidden_size_;  // inputs of every layer with a norm in front
   BankLayout layout_;
   AdapterStore store_;
   std::vector<Bank> banks_;              // [max_loras]
@@ -207,8 +240,14 @@ class Lora final : public RunnerFeature, public LinearDelta {
   int32_t table_ = -1;                   // of staged writes
   BankRuns runs_;                        // of the step
   LowRankSums sums_;                     // of the product under way
-  bool active_ = false;                  // in this step
-  LowRankTerm term_;                     // of it
+  float* squares_ = nullptr;             // of its rows, if no other operation begins their norm
+  // Sums of products that compute them themselves: each site has its own, for up to kMaxTermRows tokens.
+  float* product_sums_ = nullptr;
+  std::vector<int64_t> first_sums_;  // by site: floats in front, for each token
+  int64_t sums_of_tok_ = 0;
+  bool product_sums_are_unset_ = false;
+  bool active_ = false;  // in this step
+  LowRankTerm term_;     // of it
   uint64_t num_uses_ = 0;
   uint64_t num_begun_ = 0;  // steps
   uint64_t num_taken_ = 0;  // whose output was taken

@@ -185,7 +185,7 @@ __device__ __forceinline__ void run_cta(const Params& p,
   } else if (kTerm && warp >= kFirstTermWarp) {
     if constexpr (kTerm) {
       const int thread = static_cast<int>(threadIdx.x) - kFirstTermWarp * 32;
-      LowRankAddends<kCols, kGroups>(p, term..., at, data + p.term_at, thread).compute();
+      LowRankAddends<kCols, kGroups>(p, term..., at, data + p.term_at, scales, thread).compute();
       named_arrive(4, S::kConsumers + kLowRankThreads);
     }
     __syncwarp();
@@ -195,6 +195,9 @@ __device__ __forceinline__ void run_cta(const Params& p,
     }
   } else if (warp > S::kConsumers / 32) {
     leave_row_scales<S::kConsumers, kCols>(p, at, warp - S::kConsumers / 32 - 1, scales);
+    if (kTerm && p.a.squares != nullptr) {
+      named_arrive(kScalesForTerm, kLowRankThreads + 32 * kScaleWarps<kCols>);
+    }
     __syncwarp();
     if (!alone) {
       cluster_wait();
@@ -303,6 +306,9 @@ void launch_instance(Stream& stream,
     using Addends = LowRankAddends<kCols, kGroups>;
     const size_t needed = static_cast<size_t>(params.term_at) + Addends::bytes(params.part_rows);
     WR_CHECK_GE(sm90_gemm_shared_bytes(plan), needed + 1024);  // with the alignment
+    WR_CHECK(!args.term->shrinks ||
+                 sm90_gemm_is_resident(plan, args.m, args.n, stream.device().facts().num_sms),
+             "CTAs wait for others that are not there");
   }
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -329,7 +335,7 @@ void launch_instance(Stream& stream,
 
 template <int kCols, int kGroups>
 void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan) {
-  if constexpr (kCols == kMaxSm90TermRows) {
+  if constexpr (kCols == kMaxTermRows) {
     if (args.term != nullptr) {
       constexpr auto* kKernel = &sm90_gemm_detail::sm90_gemm_term_kernel<kCols, kGroups>;
       return sm90_gemm_detail::launch_instance<kCols, kGroups, kKernel>(

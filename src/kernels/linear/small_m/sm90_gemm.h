@@ -48,6 +48,18 @@ struct Sm90GemmArgs {
   }
 };
 
+// Shared memory of a term (sm90_low_rank.cuh), behind each other: x for the first half, and later in its place what is added to
+// the rows that the CTA finishes and their sums of 16 ranks; then tiles of A, later of B.
+inline constexpr int32_t kSm90TermXBytes = 16 << 10;
+inline constexpr int32_t kSm90TermSumsPitch = 48;  // bytes of a row; no bank conflicts
+inline constexpr int32_t kSm90TermTilesBytes = 32 << 10;
+// row_bytes: of what is added to a row.
+constexpr int32_t sm90_term_tiles_at(int32_t rows, int32_t row_bytes) {
+  const int32_t added = rows * (row_bytes + kSm90TermSumsPitch);
+  return added > kSm90TermXBytes ? added
+                                 : kSm90TermXBytes;  // std::max takes an address, of the host
+}
+
 // How a product is split. A cluster has `split` CTAs.
 struct Sm90GemmPlan {
   int32_t cols = 32;      // rows of x in a block, padded: 32, 64 or 128
@@ -71,14 +83,13 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
 // Whether it can do the first half of a norm of y.
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
-// Up to this many rows a product may have a term.
-inline constexpr int32_t kMaxSm90TermRows = 32;
-
 // Estimated microseconds on an H200: what an SM must load from L2, and all of w from memory.
 double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // split 0: the fastest, for up to kMaxSm90GemmRows rows.
 Sm90GemmPlan sm90_gemm_plan(
     int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split = 0, bool has_term = false);
+// Whether all CTAs of a product are on the device at once.
+bool sm90_gemm_is_resident(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t num_sms);
 // The maximum number of stages that fit into this much shared memory. Less than 2: the plan does not fit.
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);
 // Dynamic shared memory of a CTA: the ring, later reused for its sums; with split-K, the partial sums that it

@@ -17,10 +17,17 @@ int32_t sum_bytes(const Sm90GemmPlan& plan) { return plan.cols * row_bytes(plan)
 int32_t parts_bytes(const Sm90GemmPlan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
 }
-// Of the rows that a CTA finishes addends and sums of 16 ranks, and two buffers for tiles of B (sm90_low_rank.cuh).
 int32_t term_bytes(const Sm90GemmPlan& plan) {
-  constexpr int32_t kTilesBytes = 2 * 4 * 4096;
-  return plan.has_term ? ceil_div(plan.cols, plan.split) * (row_bytes(plan) + 48) + kTilesBytes : 0;
+  const int32_t rows = ceil_div(plan.cols, plan.split);  // that a CTA finishes
+  return plan.has_term ? sm90_term_tiles_at(rows, row_bytes(plan)) + kSm90TermTilesBytes : 0;
+}
+
+// Clusters of more than two CTAs cannot use all SMs.
+int32_t clusters_at_once(const Sm90GemmPlan& plan, int32_t num_sms) {
+  return num_sms / plan.split - (plan.split > 2 ? 3 : 0);
+}
+int32_t num_tiles(const Sm90GemmPlan& plan, int32_t m, int32_t n) {
+  return ceil_div(n, 64 * plan.groups) * ceil_div(m, plan.cols);
 }
 
 // Whether tiles of 192 rows give at most one tile to every SM, and none to few.
@@ -52,12 +59,14 @@ double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, i
   constexpr double kBytesPerUs = 4.6e6;
   // Start and end of a CTA. Small ones share an SM, so that one starts while another ends.
   const double start = plan.groups == 1 ? (plan.cols < 128 ? 0.5 : 1.5) : 2.0 * plan.groups;
-  // Clusters of more than two CTAs cannot use all SMs.
-  const int32_t clusters = num_sms / plan.split - (plan.split > 2 ? 3 : 0);
-  const int32_t tiles = ceil_div(n, 64 * plan.groups) * ceil_div(m, plan.cols);
   const double bytes = 2.0 * (64 * plan.groups + plan.cols) * k / plan.split;
-  const double all = ceil_div(tiles, clusters) * (start + bytes / kSmBytesPerUs);
+  const double all = ceil_div(num_tiles(plan, m, n), clusters_at_once(plan, num_sms)) *
+                     (start + bytes / kSmBytesPerUs);
   return kStart + std::max(all, 2.0 * n * k / kBytesPerUs);
+}
+
+bool sm90_gemm_is_resident(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t num_sms) {
+  return num_tiles(plan, m, n) <= clusters_at_once(plan, num_sms);
 }
 
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {

@@ -58,7 +58,7 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
            plan.split <= kMaxSm90GemmCluster && plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_gemm_shared_bytes(plan), static_cast<size_t>(kSm90GemmSharedBytes));
   WR_CHECK(plan.has_term == (args.term != nullptr) &&
-               (args.term == nullptr || (args.m <= kMaxSm90TermRows && args.y_stride % 4 == 0)),
+               (args.term == nullptr || (args.m <= kMaxTermRows && args.y_stride % 4 == 0)),
            "a term of {} rows, stride {}",
            args.m,
            args.y_stride);
