@@ -367,6 +367,11 @@ void sweep_large(Stream& stream, const Product& p, const Room& room, const Weigh
     });
     std::printf(" | %d/%d %.2f", plan.chunks, plan.cols, us);
   };
+  if (p.epilogue != kAdd && !p.y_f32) {
+    for (const int32_t cols : {64, 96}) {
+      time({cols, 1});
+    }
+  }
   for (const int32_t cols : {128, 192, 256}) {
     time({cols, 1});
   }

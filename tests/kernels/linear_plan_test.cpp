@@ -309,8 +309,15 @@ TEST(LinearPlan, ManyBatchInvariantRows) {
 
 TEST(LinearPlan, LargeTilesAreAsWideAsFillsTheirWaves) {
   const auto cols = [](int32_t m, int32_t n, int32_t parts) {
-    return cuda::sm90_large_plan(m, n, parts, 132).cols;
+    return cuda::sm90_large_plan(m, n, parts, 132, true).cols;
   };
+  const auto cols_of_bf16 = [](int32_t m, int32_t n, int32_t parts) {
+    return cuda::sm90_large_plan(m, n, parts, 132, false).cols;
+  };
+  EXPECT_EQ(cols_of_bf16(256, 4096, 1), 64);  // Qwen3-0.6B
+  EXPECT_EQ(cols_of_bf16(256, 6144, 1), 96);
+  EXPECT_EQ(cols_of_bf16(512, 4096, 1), 128);
+  EXPECT_EQ(cols_of_bf16(256, 1024, 4), 64) << "with parts as for float32";
   EXPECT_EQ(cols(512, 4096, 1), 128);  // Qwen3-0.6B
   EXPECT_EQ(cols(768, 4096, 1), 192);
   EXPECT_EQ(cols(1024, 4096, 1), 256);

@@ -165,7 +165,8 @@ void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
   const DeviceFacts& device = stream.device().facts();
   const Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
   const int32_t chunks = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 1;
-  sm90_bf16_gemm_large_m(stream, sm90, sm90_large_plan(sm90.m, sm90.n, chunks, device.num_sms));
+  sm90_bf16_gemm_large_m(
+      stream, sm90, sm90_large_plan(sm90.m, sm90.n, chunks, device.num_sms, sm90.y_f32));
   if (args.next_norm != nullptr) {
     begin_norm(stream, args.y.f32(), *args.next_norm);
   }
@@ -181,7 +182,7 @@ void run_sm90_maxima(Stream& stream, const LinearArgs& args) {
   if (sm90.m <= kMaxSm90GemmRows) {
     sm90_bf16_gemm_maxima(stream, sm90);
   } else {
-    sm90_bf16_gemm_large_m(stream, sm90, sm90_large_plan(sm90.m, sm90.n, 1, device.num_sms));
+    sm90_bf16_gemm_large_m(stream, sm90, sm90_large_plan(sm90.m, sm90.n, 1, device.num_sms, true));
   }
 }
 
@@ -221,7 +222,7 @@ void run_sm90_quant_large(Stream& stream, const LinearArgs& args) {
     piece.bias = sm90.bias == nullptr ? nullptr : sm90.bias + first;
     piece.y = static_cast<std::byte*>(sm90.y) + int64_t{first} * (sm90.y_f32 ? 4 : 2);
     Sm90LargePlan plan = sm90_large_plan(
-        piece.m, piece.n, sm90_quant_parts(weight.kind, weight.n, weight.k), num_sms);
+        piece.m, piece.n, sm90_quant_parts(weight.kind, weight.n, weight.k), num_sms, piece.y_f32);
     plan.early_w = false;
     sm90_bf16_gemm_large_m(stream, piece, plan);
   }

@@ -36,7 +36,8 @@ bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const Devi
   const auto rows = static_cast<int32_t>(num_rows);
   const int32_t chunks = invariant_chunks(shape, device);
   const Sm90GemmPlan small = sm90_gemm_plan(rows, shape.n, shape.k, device.num_sms, chunks);
-  const Sm90LargePlan large = sm90_large_plan(rows, shape.n, chunks, device.num_sms);
+  const Sm90LargePlan large =
+      sm90_large_plan(rows, shape.n, chunks, device.num_sms, shape.y == DType::kF32);
   // A sum of many rows does not begin the next norm, which is then a kernel of its own.
   const double norm_us = shape.epilogue == LinearEpilogue::kAdd ? 2.5 : 0.0;
   return sm90_gemm_us(small, rows, shape.n, shape.k, device.num_sms) <=

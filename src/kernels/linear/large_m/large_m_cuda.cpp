@@ -14,7 +14,9 @@ void sm90_bf16_gemm_large_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
            args.m,
            args.k);
   WR_CHECK(args.next_weight == nullptr, "the first half of a norm is a kernel of its own here");
-  WR_CHECK(plan.cols == 128 || plan.cols == 192 || plan.cols == (plan.chunks == 1 ? 256 : 64),
+  const bool narrow = !args.y_f32;
+  WR_CHECK(plan.cols == 128 || plan.cols == 192 || plan.cols == (plan.chunks == 1 ? 256 : 64) ||
+               (narrow && plan.chunks == 1 && (plan.cols == 64 || plan.cols == 96)),
            "{} cols, {} parts",
            plan.cols,
            plan.chunks);

@@ -54,7 +54,7 @@ template <int kCols>
 struct Sizes {
   static constexpr int kStageBytes = kXBytes + kCols * 128;
   static constexpr int kBoxes = 2;  // of a warpgroup's outputs
-  static constexpr int kStages = std::min(8, 196 * 1024 / kStageBytes);
+  static constexpr int kStages = std::min(8, 194 * 1024 / kStageBytes);
   static constexpr int kStagingAt = kStages * kStageBytes;
   static constexpr size_t kSharedBytes = kStagingAt + 2 * kBoxes * kBoxBytes + 1024;
   using Ring = RingCursor<kStages>;
@@ -336,6 +336,14 @@ void launch_sm90_large(Stream& stream, const Sm90GemmArgs& args, const Sm90Large
         default:
           return launch.template operator()<192, true>();
       }
+    }
+  }
+  if constexpr (!kF32) {
+    if (plan.cols == 64) {
+      return launch.template operator()<64, false>();
+    }
+    if (plan.cols == 96) {
+      return launch.template operator()<96, false>();
     }
   }
   switch (plan.cols) {

@@ -53,7 +53,9 @@ class LargeOutputs {
         {kChunk, 64},
         CU_TENSOR_MAP_L2_PROMOTION_NONE,
         kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        kRowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+        kRowBytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+        : kRowBytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                          : CU_TENSOR_MAP_SWIZZLE_32B);
   }
 
   // scales: of the thread's two rows. row: the warpgroup's first; col: the tile, by columns.
@@ -78,9 +80,10 @@ class LargeOutputs {
  private:
   static constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
   static constexpr bool kWide = kEpilogue == LinearEpilogue::kAdd || kF32;
-  static constexpr int kOut = kGates ? kCols / 2 : kCols;               // columns of y in a tile
-  static constexpr int kRowBytes = kWide || kOut % 64 == 0 ? 128 : 64;  // of a box
-  static constexpr int kChunk = kRowBytes / (kWide ? 4 : 2);            // columns of y in it
+  static constexpr int kOut = kGates ? kCols / 2 : kCols;  // columns of y in a tile
+  static constexpr int kRowBytes =
+      kWide || kOut % 64 == 0 ? 128 : (kOut % 32 == 0 ? 64 : 32);  // of a box
+  static constexpr int kChunk = kRowBytes / (kWide ? 4 : 2);       // columns of y in it
   static_assert(kOut % kChunk == 0);
 
   // Scales of a tile's rows of w, by pairs of adjacent rows. They are loaded together, so that one wait is for all of them.
@@ -171,8 +174,9 @@ class LargeOutputs {
         }
         four[j] = pack_bf16(v[0], v[1]);
       }
-      const int chunk = i + lane_ / 16;  // of 8 columns
-      const int place = kRowBytes == 128 ? chunk ^ (row % 8) : chunk ^ (row / 2 % 4);
+      const int chunk = i + lane_ / 16;        // of 8 columns
+      constexpr int kPlaces = kRowBytes / 16;  // of a row, which TMA's swizzle permutes by row
+      const int place = chunk ^ (row / (8 / kPlaces) % kPlaces);
       store_matrices(to + row * kRowBytes + place * 16, four);
     }
   }

@@ -18,11 +18,12 @@ struct TileTime {
   int32_t cols;
   double units;
 };
-constexpr TileTime kOfOnePart[] = {{128, 1.0}, {192, 1.47}, {256, 1.9}};
+constexpr TileTime kOfOnePart[] = {{64, 0.75}, {96, 0.88}, {128, 1.0}, {192, 1.47}, {256, 1.9}};
+constexpr size_t kNarrow = 2;  // of one part, for outputs in bf16
 constexpr TileTime kOfParts[] = {{64, 0.75}, {128, 1.0}, {192, 1.5}};
 
 std::span<const TileTime> tile_times(int32_t chunks) {
-  return chunks == 1 ? std::span(kOfOnePart) : std::span(kOfParts);
+  return chunks == 1 ? std::span<const TileTime>(kOfOnePart) : std::span<const TileTime>(kOfParts);
 }
 
 // Of all tiles that a cluster computes, one after the other.
@@ -43,9 +44,10 @@ double sm90_large_us(const Sm90LargePlan& plan, int32_t m, int32_t n, int32_t k,
   return kStart + time_of(*tile, m, n, num_sms) * flops / kSmFlopsPerUs;
 }
 
-Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms) {
+Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms, bool y_f32) {
+  const auto times = tile_times(chunks).subspan(chunks == 1 && y_f32 ? kNarrow : 0);
   const auto tile = std::ranges::min_element(
-      tile_times(chunks), {}, [&](const TileTime& t) { return time_of(t, m, n, num_sms); });
+      times, {}, [&](const TileTime& t) { return time_of(t, m, n, num_sms); });
   return {.cols = tile->cols, .chunks = chunks};
 }
 
