@@ -134,7 +134,7 @@ void Linear::forward(Stream& stream,
     args.product = {workspace.product.dtype, workspace.product.data, toks, num_outputs_};
   }
   if (site_ >= 0 && workspace.delta != nullptr && workspace.delta->active()) {
-    run_with_delta(stream, in, args, workspace);
+    run_with_delta(stream, args, workspace);
     return;
   }
   linear(stream, args);
@@ -160,19 +160,21 @@ void Linear::forward_maxima(Stream& stream,
 
 // A sum's delta goes to y in front of the product, whose epilogue then begins the next norm with both.
 void Linear::run_with_delta(Stream& stream,
-                            const LinearInput& in,
                             const LinearArgs& args,
                             const LinearWorkspace& workspace) const {
   LinearDelta& delta = *workspace.delta;
-  const bool reads_x = in.norm_weight.empty() || (in.half_norm != nullptr && in.half_norm->begun);
+  HalfNorm norm{args.norm_weight, args.normed, nullptr, false};
+  if (args.half_norm != nullptr && args.half_norm->begun) {
+    norm = *args.half_norm;
+  }
   const LowRankHalves halves = args.num_segments == 1 && args.segments[0].y_col == 0
                                    ? low_rank_halves(stream.device().facts(),
                                                      shape(args.y.dtype, args.epilogue),
                                                      args.x.shape[0],
                                                      delta.product(site_),
-                                                     reads_x)
+                                                     norm.begun || args.norm_weight.empty())
                                    : LowRankHalves::kNone;
-  delta.read(stream, site_, in, args.normed, halves == LowRankHalves::kBoth);
+  delta.read(stream, site_, args.x, norm, args.norm_eps, halves == LowRankHalves::kBoth);
   if (halves != LowRankHalves::kNone) {
     LinearArgs with_term = args;
     with_term.term = &delta.term();

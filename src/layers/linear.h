@@ -89,7 +89,6 @@ class Linear {
                     std::vector<float> bias);  // empty: none
   void load_segments(ParameterLoader& loader, const std::vector<LinearPart>& parts);
   void run_with_delta(Stream& stream,
-                      const LinearInput& in,
                       const LinearArgs& args,
                       const LinearWorkspace& workspace) const;
   void run_gated_with_delta(Stream& stream,

@@ -11,7 +11,7 @@
 
 namespace warprow {
 
-struct LinearInput;     // linear.h
+struct HalfNorm;        // kernels/linear/linear.h
 struct LowRankProduct;  // kernels/low_rank/low_rank.h
 struct LowRankTerm;
 
@@ -46,12 +46,14 @@ class LinearDelta {
   [[nodiscard]] virtual bool active() const = 0;
   // Where a site's matrices lie, and the outputs that they add to.
   [[nodiscard]] virtual const LowRankProduct& product(int32_t site) const = 0;
-  // Takes a layer's input, of all tokens of the step, before it may be overwritten. normed: room for it, normalised or half of
-  // that. in_product: the layer's product does this too, so nothing runs here (linear.h, LowRankHalves::kBoth).
+  // Takes a layer's input, of all tokens of the step, before it may be overwritten. norm: of x, if it has a weight; begun, or with
+  // room for its rows. in_product: the layer's product does this too, so nothing runs here (kernels/linear/linear.h,
+  // LowRankHalves::kBoth).
   virtual void read(Stream& stream,
                     int32_t site,
-                    const LinearInput& in,
-                    const ActView& normed,
+                    const ConstActView& x,
+                    const HalfNorm& norm,
+                    float norm_eps,
                     bool in_product) = 0;
   // What the tokens add to the layer read last, for a product that adds it itself instead of the calls below.
   [[nodiscard]] virtual const LowRankTerm& term() const = 0;

@@ -3,7 +3,6 @@
 
 #include "base/check.h"
 #include "kernels/low_rank/low_rank.h"
-#include "layers/linear.h"
 #include "models/bank_layout.h"
 #include "models/model.h"
 #include "runner/features/adapter_store.h"
@@ -136,23 +135,24 @@ class Lora final : public RunnerFeature, public LinearDelta {
 
   void read(Stream& stream,
             int32_t site,
-            const LinearInput& in,
-            const ActView& normed,
+            const ConstActView& x,
+            const HalfNorm& norm,
+            float norm_eps,
             bool in_product) override {
-    WR_DCHECK(in.x.shape[0] == sums_.num_toks);
-    WR_DCHECK(in.norm_weight.empty() || in.x.shape[1] == hidden_size_);
-    HalfNorm half{in.norm_weight, normed, squares_, false};
-    if (in.half_norm != nullptr && in.half_norm->begun) {
-      half = *in.half_norm;
+    const bool normed = !norm.weight.empty();
+    WR_DCHECK(x.shape[0] == sums_.num_toks);
+    WR_DCHECK(!normed || x.shape[1] == hidden_size_);
+    HalfNorm half = norm;
+    if (!half.begun) {
+      half.squares = squares_;
     }
     sums_.squares = half.squares;
-    term_ = {
-        product(site), banks(), runs_, sums_, !in.norm_weight.empty(), in.norm_eps, in_product};
+    term_ = {product(site), banks(), runs_, sums_, normed, norm_eps, in_product};
     if (in_product) {
       unset_product_sums(stream);
       term_.sums.sums = product_sums_ + first_sums_[static_cast<size_t>(site)] * sums_.num_toks;
     } else {
-      low_rank_shrink(stream, {in.x, in.norm_weight, half, product(site), banks(), runs_, sums_});
+      low_rank_shrink(stream, {x, half.weight, half, product(site), banks(), runs_, sums_});
     }
   }
 
