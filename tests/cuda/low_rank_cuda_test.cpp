@@ -109,7 +109,7 @@ class LinearTermCuda : public LowRankCuda {
     const int64_t toks = low.num_toks();
     const int32_t n = low.width();
     LowRankCase::Args of_low = low.args(mem);
-    HalfNorm& half = of_low.shrink.half_norm;
+    HalfNorm& half = of_low.shrink.norm;
     LinearArgs args;
     args.x = of_low.shrink.x;
     if (low.normed) {

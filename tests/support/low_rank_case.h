@@ -177,13 +177,12 @@ struct LowRankCase {
     const std::vector<float> weight = norm_weight();
     out.shrink.x = ActView(x_type(), memory.put_as(x_type(), x_values), toks, k);
     if (normed) {
-      out.shrink.norm_weight = make_view<const float>(memory.put(weight), k);
+      out.shrink.norm.weight = make_view<const float>(memory.put(weight), k);
       if (dtype == DType::kBF16) {
         const std::vector<float> rows(size_of(toks, k), kCasePoison);
-        out.shrink.half_norm = {out.shrink.norm_weight,
-                                {dtype, memory.put_as(dtype, rows), toks, k},
-                                sums.squares,
-                                false};
+        out.shrink.norm.rows = {dtype, memory.put_as(dtype, rows), toks, k};
+        out.shrink.norm.squares = sums.squares;
+        out.shrink.norm.begun = false;
       }
     }
     out.shrink.product = product;
@@ -301,6 +300,8 @@ inline std::vector<LowRankCase> low_rank_cases(DType dtype) {
                    .rows = mixed,
                    .num_padding_toks = 5,
                    .normed = true});
+  // The last sum of squares is of eight inputs.
+  cases.push_back({.dtype = dtype, .k = 200, .rows = mixed, .normed = true});
   cases.push_back({.dtype = dtype,
                    .k = small ? 512 : 4096,
                    .widths = {328, 328},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/finish.cuh"
 #include "kernels/low_rank/low_rank.h"
 
@@ -16,7 +17,7 @@ namespace warprow::cuda {
 constexpr int kLowRankSteps = 4;
 static_assert(kLowRankColumns == 16 * kLowRankSteps);
 // Blocks of 32 inputs of A's tiles in a warp's share of a chunk (LowRankCut::warps).
-constexpr int kLowRankWarpBlocks = 2;
+constexpr int kLowRankWarpBlocks = kLowRankWarpInputs / 32;
 
 struct LowRankPlace {
   LowRankProduct product;
@@ -56,7 +57,17 @@ struct LowRankPlace {
   }
 };
 
-// A term, of which all but `shrinks` have their sums.
+// sum += the products of a block of 32 inputs. low, high: A's tiles of the first and the second step; x: the lane's eight inputs of
+// a token. The order of sums of both kernels that compute the first half.
+__device__ __forceinline__ void add_low_rank_block(float (&sum)[4],
+                                                   const uint4& low,
+                                                   const uint4& high,
+                                                   const uint4& x) {
+  mma_bf16(sum, {low.x, low.y, low.z, low.w}, x.x, x.y);
+  mma_bf16(sum, {high.x, high.y, high.z, high.w}, x.z, x.w);
+}
+
+// A term. Its sums are there, unless `shrinks`.
 struct LowRankParams {
   LowRankPlace at;
   LowRankCut cut;

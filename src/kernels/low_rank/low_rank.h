@@ -88,16 +88,16 @@ struct Banks {
 // A product's inputs are cut into chunks, whose sums are added in order. A function of the inputs alone.
 struct LowRankCut {
   int32_t num_chunks = 1;
-  int32_t warps = 1;  // of 64 inputs each, in a chunk
+  int32_t warps = 1;  // of kLowRankWarpInputs each, in a chunk; at most kMostLowRankWarps
 };
+inline constexpr int32_t kLowRankWarpInputs = 64;
+inline constexpr int32_t kMostLowRankWarps = 16;
 constexpr LowRankCut low_rank_cut(DType dtype, int32_t k) {
-  constexpr int32_t kWarpInputs = 64;
-  constexpr int32_t kMostInputs = 16 * kWarpInputs;
   if (dtype == DType::kF32) {
     return {};
   }
-  const int32_t chunks = ceil_div(k, kMostInputs);
-  return {chunks, ceil_div(k, kWarpInputs * chunks)};
+  const int32_t chunks = ceil_div(k, kMostLowRankWarps * kLowRankWarpInputs);
+  return {chunks, ceil_div(k, kLowRankWarpInputs * chunks)};
 }
 
 // The results of low_rank_shrink, for low_rank_expand.
@@ -108,8 +108,8 @@ struct LowRankSums {
   int64_t num_toks = 0;  // T
 };
 
-// The first half: sums = A h, h = x, or with norm_weight x * norm_weight, whose division by the root of the mean square
-// is left to the second half. With tiles that is a HalfNorm, which this operation begins if no other has.
+// The first half: sums = A h, h = x, or if norm has a weight x * norm.weight, whose division by the root of the mean square
+// is left to the second half. With tiles this operation begins the norm if no other has.
 //
 // Shapes: x [T, k]. Rows of sums past a bank's rank and tokens without a bank stay as they are.
 // Mapping (CUDA, tiles): a CTA takes a run, a chunk of inputs and a part; a warp 64 of the inputs, as mma with ranks as rows
@@ -121,8 +121,8 @@ struct LowRankSums {
 // Origin: own; the two halves with tokens by adapter are Punica's (Chen et al., arXiv 2310.18547).
 struct LowRankShrinkArgs {
   ConstActView x;
-  View<const float, 1> norm_weight;  // dev f32 [k] or empty
-  HalfNorm half_norm;                // tiles with norm_weight: of it, with sums.squares
+  HalfNorm
+      norm;  // of x, or without a weight none. float32: only its weight is used; tiles: its squares are sums.squares
   LowRankProduct product;
   Banks banks;
   BankRuns runs;

@@ -64,10 +64,10 @@ void shrink(const LowRankShrinkArgs& args, ComputePool& pool) {
           dots(pairs.a(part),
                pairs.rank(part),
                x.row(t),
-               args.norm_weight.data,
+               args.norm.weight.data,
                product.k,
                sums_of(args.sums, product, args.banks.max_rank, t) + part * args.banks.max_rank);
-          if (part == 0 && !args.norm_weight.empty()) {
+          if (part == 0 && !args.norm.weight.empty()) {
             args.sums.squares[t] = squares(x.row(t), product.k);
           }
         }

@@ -19,9 +19,6 @@ namespace {
 
 // ---- tiles, first half
 
-constexpr int kMostWarps = 16;
-constexpr int kWarpBlocks = kLowRankWarpBlocks;
-
 struct ShrinkParams {
   LowRankPlace at;
   const Bf16* x;
@@ -31,13 +28,13 @@ struct ShrinkParams {
 };
 
 // A warp's part of a tile of A: [block][step].
-using ATiles = uint4[kWarpBlocks][2];
+using ATiles = uint4[kLowRankWarpBlocks][2];
 
 __device__ __forceinline__ void load_tile(
     const uint4* tiles, int tile, int blocks, int first_block, ATiles& a) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int block = 0; block < kWarpBlocks; ++block) {
+  for (int block = 0; block < kLowRankWarpBlocks; ++block) {
     if (first_block + block < blocks) {
       const int64_t step = (int64_t{tile} * blocks + first_block + block) * 2;
       a[block][0] = __ldg(tiles + step * 32 + lane);
@@ -46,8 +43,8 @@ __device__ __forceinline__ void load_tile(
   }
 }
 
-__global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams p) {
-  __shared__ float partial[kMostWarps][kRunToks][kRankTile];
+__global__ void __launch_bounds__(kMostLowRankWarps * 32, 2) shrink_tiles(ShrinkParams p) {
+  __shared__ float partial[kMostLowRankWarps][kRunToks][kRankTile];
   const LowRankPlace& at = p.at;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -57,7 +54,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams 
   const int part = static_cast<int>(blockIdx.z);
   const int k = at.product.k;
   const int blocks = (k + 31) / 32;
-  const int first_block = (chunk * warps + warp) * kWarpBlocks;
+  const int first_block = (chunk * warps + warp) * kLowRankWarpBlocks;
   const int first_run = static_cast<int>(blockIdx.x) * p.runs_of_cta;
   pdl_release();
   for (int i = 0; i < p.runs_of_cta; ++i) {
@@ -85,9 +82,9 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams 
       continue;
     }
     // Eight inputs of a token are the second operands of two mma.
-    uint4 x[kWarpBlocks] = {};
+    uint4 x[kLowRankWarpBlocks] = {};
 #pragma unroll
-    for (int block = 0; block < kWarpBlocks; ++block) {
+    for (int block = 0; block < kLowRankWarpBlocks; ++block) {
       const int input = (first_block + block) * 32 + lane % 4 * 8;
       if (tok >= 0 && input < k) {
         x[block] = *reinterpret_cast<const uint4*>(p.x + tok * p.x_stride + input);
@@ -99,11 +96,8 @@ __global__ void __launch_bounds__(kMostWarps * 32, 2) shrink_tiles(ShrinkParams 
       }
       float sum[4] = {};
 #pragma unroll
-      for (int block = 0; block < kWarpBlocks; ++block) {
-        const uint4& low = a[block][0];
-        const uint4& high = a[block][1];
-        mma_bf16(sum, {low.x, low.y, low.z, low.w}, x[block].x, x[block].y);
-        mma_bf16(sum, {high.x, high.y, high.z, high.w}, x[block].z, x[block].w);
+      for (int block = 0; block < kLowRankWarpBlocks; ++block) {
+        add_low_rank_block(sum, a[block][0], a[block][1], x[block]);
       }
       const int column = lane % 4 * 2;
       partial[warp][column][group] = sum[0];
@@ -465,14 +459,14 @@ void low_rank_shrink(Stream& stream, const LowRankShrinkArgs& args) {
            shrink_plain,
            place_of(args),
            args.x.f32(),
-           args.norm_weight.data);
+           args.norm.weight.data);
     return;
   }
-  const bool normed = !args.norm_weight.empty();
-  if (normed && !args.half_norm.begun) {
-    begin_norm(stream, args.x.f32(), args.half_norm);
+  const bool normed = !args.norm.weight.empty();
+  if (normed && !args.norm.begun) {
+    begin_norm(stream, args.x.f32(), args.norm);
   }
-  const ConstActView x = normed ? ConstActView(args.half_norm.rows) : args.x;
+  const ConstActView x = normed ? ConstActView(args.norm.rows) : args.x;
   WR_CHECK_EQ(args.product.k % kVec, 0);
   WR_CHECK(x.dtype == DType::kBF16 && rows_fit_vec(x.data, x.stride, dtype_bytes(x.dtype)));
   launch_shrink(stream, args, x);

@@ -152,7 +152,7 @@ class Lora final : public RunnerFeature, public LinearDelta {
       unset_product_sums(stream);
       term_.sums.sums = product_sums_ + first_sums_[static_cast<size_t>(site)] * sums_.num_toks;
     } else {
-      low_rank_shrink(stream, {x, half.weight, half, product(site), banks(), runs_, sums_});
+      low_rank_shrink(stream, {x, half, product(site), banks(), runs_, sums_});
     }
   }
 

@@ -14,12 +14,7 @@ void sm90_bf16_gemm_large_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
            args.m,
            args.k);
   WR_CHECK(args.next_weight == nullptr, "the first half of a norm is a kernel of its own here");
-  const bool narrow = !args.y_f32;
-  WR_CHECK(plan.cols == 128 || plan.cols == 192 || plan.cols == (plan.chunks == 1 ? 256 : 64) ||
-               (narrow && plan.chunks == 1 && (plan.cols == 64 || plan.cols == 96)),
-           "{} cols, {} parts",
-           plan.cols,
-           plan.chunks);
+  WR_CHECK(sm90_large_has(plan, args.y_f32), "{} cols, {} parts", plan.cols, plan.chunks);
   WR_CHECK(
       args.epilogue == LinearEpilogue::kMax || (args.y_stride * (args.y_f32 ? 4 : 2) % 16 == 0 &&
                                                 reinterpret_cast<uintptr_t>(args.y) % 16 == 0),

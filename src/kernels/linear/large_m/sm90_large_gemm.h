@@ -18,6 +18,8 @@ struct Sm90LargePlan {
   bool early_w = true;
 };
 
+// Whether there is a kernel for these tiles.
+bool sm90_large_has(const Sm90LargePlan& plan, bool y_f32);
 // Estimated microseconds on an H200: the start, and the FLOPs of an SM's tiles.
 double sm90_large_us(const Sm90LargePlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // The fastest plan for these sizes. n: rows of w.

@@ -22,8 +22,11 @@ constexpr TileTime kOfOnePart[] = {{64, 0.75}, {96, 0.88}, {128, 1.0}, {192, 1.4
 constexpr size_t kNarrow = 2;  // of one part, for outputs in bf16
 constexpr TileTime kOfParts[] = {{64, 0.75}, {128, 1.0}, {192, 1.5}};
 
-std::span<const TileTime> tile_times(int32_t chunks) {
-  return chunks == 1 ? std::span<const TileTime>(kOfOnePart) : std::span<const TileTime>(kOfParts);
+std::span<const TileTime> tile_times(int32_t chunks, bool y_f32) {
+  if (chunks > 1) {
+    return kOfParts;
+  }
+  return std::span<const TileTime>(kOfOnePart).subspan(y_f32 ? kNarrow : 0);
 }
 
 // Of all tiles that a cluster computes, one after the other.
@@ -38,16 +41,20 @@ double sm90_large_us(const Sm90LargePlan& plan, int32_t m, int32_t n, int32_t k,
   constexpr double kStart = 3.5;
   constexpr double kSmFlopsPerUs = 6e6;
   const double flops = 2.0 * kTileRows * 128 * k;  // of a unit on an SM
-  const auto times = tile_times(plan.chunks);
+  const auto times = tile_times(plan.chunks, false);
   const auto tile = std::ranges::find(times, plan.cols, &TileTime::cols);
   WR_CHECK(tile != times.end(), "{} cols, {} parts", plan.cols, plan.chunks);
   return kStart + time_of(*tile, m, n, num_sms) * flops / kSmFlopsPerUs;
 }
 
+bool sm90_large_has(const Sm90LargePlan& plan, bool y_f32) {
+  const auto times = tile_times(plan.chunks, y_f32);
+  return std::ranges::find(times, plan.cols, &TileTime::cols) != times.end();
+}
+
 Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms, bool y_f32) {
-  const auto times = tile_times(chunks).subspan(chunks == 1 && y_f32 ? kNarrow : 0);
   const auto tile = std::ranges::min_element(
-      times, {}, [&](const TileTime& t) { return time_of(t, m, n, num_sms); });
+      tile_times(chunks, y_f32), {}, [&](const TileTime& t) { return time_of(t, m, n, num_sms); });
   return {.cols = tile->cols, .chunks = chunks};
 }
 

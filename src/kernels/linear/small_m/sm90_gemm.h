@@ -56,8 +56,9 @@ inline constexpr int32_t kSm90TermTilesBytes = 32 << 10;
 // row_bytes: of what is added to a row.
 constexpr int32_t sm90_term_tiles_at(int32_t rows, int32_t row_bytes) {
   const int32_t added = rows * (row_bytes + kSm90TermSumsPitch);
-  return added > kSm90TermXBytes ? added
-                                 : kSm90TermXBytes;  // std::max takes an address, of the host
+  return added > kSm90TermXBytes
+             ? added
+             : kSm90TermXBytes;  // std::max would refer to a host constant in device code
 }
 
 // How a product is split. A cluster has `split` CTAs.

@@ -25,13 +25,13 @@ constexpr int kLowRankWarps = 4;
 constexpr int kLowRankThreads = kLowRankWarps * 32;
 static_assert(kLowRankWarps == kLowRankSteps, "a warp has one mma of a block of columns");
 constexpr uint32_t kTermTilesOfWarp = kSm90TermTilesBytes / kLowRankWarps;
-// The barrier that the warps with the scales of half-normalised rows arrive at for these warps.
+// Named barrier: the warps that find the scales of half-normalised rows arrive at it, and these warps wait.
 constexpr int kScalesForTerm = 5;
 
 __device__ __forceinline__ void sync_low_rank() { named_sync(3, kLowRankThreads); }
 
-// The runs with a bank, and the ranks of each. A lane has one run, since there are at most as many as rows; and of the tokens in
-// the order of runs that of its number. All lanes of a warp call a method together, with the same arguments but the token's.
+// The runs with a bank, the ranks of their banks, and the tokens in the order of runs. Lane i has run i and token i, since there
+// are at most 32 of each. All lanes of a warp call a method together, with the same run; token()'s number may differ.
 class LaneRuns {
  public:
   using Ranks = int[kMaxLowRankParts];
@@ -144,13 +144,13 @@ class LowRankUnits {
 
  private:
   static constexpr int kBlocks = kLowRankWarpBlocks;
-  static constexpr int kRounds = 16 / kLowRankWarps;  // of a warp: LowRankCut::warps is at most 16
+  static constexpr int kRounds = kMostLowRankWarps / kLowRankWarps;  // of a warp
   static constexpr int kRoundBytes = kBlocks * 2 * 512;
   static_assert(kRounds * kRoundBytes == kTermTilesOfWarp);
   static_assert(kLowRankWarps * kRounds * kBlocks * 512 == kSm90TermXBytes);
   static_assert(kRunToks * kRankTile == kLowRankThreads);
 
-  // The first of the 32 inputs that the warp takes as block `j` of all rounds, or -1.
+  // The number of the block of 32 inputs that is the warp's j-th, over all rounds; or -1.
   [[nodiscard]] __device__ int block_of(int chunk, int j) const {
     const int of_cut = warp_ + j / kBlocks * kLowRankWarps;
     return of_cut < term_.cut.warps ? (chunk * term_.cut.warps + of_cut) * kBlocks + j % kBlocks
@@ -187,8 +187,7 @@ class LowRankUnits {
         const uint4 x = load_shared_four(x_ + (round * kBlocks + block) * 512);
         const uint4 low = load_shared_four(tiles + block * 1024);
         const uint4 high = load_shared_four(tiles + block * 1024 + 512);
-        mma_bf16(sum, {low.x, low.y, low.z, low.w}, x.x, x.y);
-        mma_bf16(sum, {high.x, high.y, high.z, high.w}, x.z, x.w);
+        add_low_rank_block(sum, low, high, x);
       }
       __syncwarp();  // all have read the round's tiles
       // Of ranks g and g + 8 a lane has those of two tokens.
