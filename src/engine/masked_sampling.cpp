@@ -88,7 +88,8 @@ void MaskedSampling::submit() {
     if (place < 0) {
       continue;
     }
-    switch (progress_.state(place)) {
+    const State state = progress_.state(place);
+    switch (state) {
       case State::kReady: {
         const std::span<const uint32_t> masks =
             progress_.use_masks(place, scheduled->num_logits, step_->step);
@@ -109,7 +110,7 @@ void MaskedSampling::submit() {
         output_.withheld_rows.push_back(row);
         scheduler_.withhold(row);
         held_.push_back(progress_.request_of(place));
-        ++num_withheld_;
+        num_withheld_ += state == State::kBusy ? 1 : 0;  // the others' requests end
         break;
     }
   }

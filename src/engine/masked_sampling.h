@@ -51,6 +51,7 @@ class MaskedSampling {
   // Waits a moment for a mask.
   void wait() { progress_.wait(kMoment); }
 
+  // Rows that missed a step because their masks were late.
   [[nodiscard]] int64_t num_withheld() const { return num_withheld_; }
   // Of the step that was submitted last.
   [[nodiscard]] std::span<const RowId> withheld_rows() const { return output_.withheld_rows; }
