@@ -36,6 +36,9 @@ struct Sums {
   Bf16* next_rows;
   float* next_squares;
   bool quartered;
+  // The next kernel may start before the preceding one has ended. With few rows, if that is a norm and not the product behind it, that
+  // product would start late, and load its weights late.
+  bool releases_early;
 };
 
 // kCols elements as they lie in memory.
@@ -149,7 +152,7 @@ template <typename X, bool kFew>
 __global__ void __launch_bounds__(kThreads, Sizes<kFew>::kCtas) combine_rows(const Sums<X> a) {
   constexpr int kCols = Sizes<kFew>::kCols;
   constexpr int kAtOnce = Sizes<kFew>::kAtOnce;
-  if constexpr (kFew) {
+  if (kFew || a.releases_early) {
     // The next kernel may start now: it only loads weights before it waits for this one.
     pdl_release();
   }
@@ -169,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, Sizes<kFew>::kCtas) combine_rows(con
   load_choices(static_cast<int>(blockIdx.x), 0);
   const int rows = a.num_rows == nullptr ? a.max_rows : min(a.max_rows, __ldcg(a.num_rows));
   pdl_wait();
-  if constexpr (!kFew) {
+  if (!kFew && !a.releases_early) {
     pdl_release();
   }
   for (auto row = static_cast<int32_t>(blockIdx.x); row < rows; row += kFew ? rows : gridDim.x) {
@@ -229,6 +232,7 @@ __global__ void __launch_bounds__(kThreads, Sizes<kFew>::kCtas) combine_rows(con
 
 template <typename X>
 void launch_sums(Stream& stream, const CombineExpertsArgs& args) {
+  constexpr int32_t kEarlyRows = 4;
   const HalfNorm* next = args.next_norm;
   const Sums<X> sums{.x = static_cast<const X*>(args.x.data),
                      .x_stride = args.x.stride,
@@ -245,7 +249,8 @@ void launch_sums(Stream& stream, const CombineExpertsArgs& args) {
                      .next_weight = next == nullptr ? nullptr : next->weight.data,
                      .next_rows = next == nullptr ? nullptr : static_cast<Bf16*>(next->rows.data),
                      .next_squares = next == nullptr ? nullptr : next->squares,
-                     .quartered = args.y.shape[0] <= kMaxQuarteredRows};
+                     .quartered = args.y.shape[0] <= kMaxQuarteredRows,
+                     .releases_early = next == nullptr && args.y.shape[0] <= kEarlyRows};
   // Of few rows and choices CTAs with so few registers that they find room beside those of sm90_mxfp4_unit_gemm.
   constexpr int32_t kFewRows = 48;
   if constexpr (sizeof(X) == 2) {
