@@ -18,6 +18,7 @@ constexpr int32_t kPartTile = 64;
 constexpr int32_t kLeastPart = 4 * kPartTile;
 constexpr int32_t kPartsPerDoubling = 16;
 
+// A power of two.
 WR_HD constexpr int32_t part_length(int32_t position) {
   int32_t length = kLeastPart;
   while (position / (2 * kPartsPerDoubling) >= length) {
@@ -28,8 +29,7 @@ WR_HD constexpr int32_t part_length(int32_t position) {
 
 // Where the part that holds a position ends.
 WR_HD constexpr int32_t part_end(int32_t position) {
-  const int32_t length = part_length(position);
-  return (position / length + 1) * length;
+  return (position | (part_length(position) - 1)) + 1;
 }
 
 // Parts before the one that holds a position.
