@@ -4,11 +4,14 @@
 
     bench/profile/kernel_times.py --model Qwen3-8B --batch-size 32,128 [-- --attention-backend native]
     bench/profile/kernel_times.py --prompts --model Qwen3-8B --batch-size 8 --input-len 1024
+    bench/profile/kernel_times.py --layer --model gpt-oss-20b --batch-size 8
 
 Runs `warprow bench step`, or for prompts `warprow bench latency`, with random weights and reads the kernels' times from
 CUPTI (Python's nvidia-cuda-cupti or the CUDA toolkit's, with nvcc for its headers). Kernels overlap where the next one
 may begin early; a kernel's own time here is what it adds to the step: from the end of the one before (or its own begin,
 if later) to its end. What is left of the step is idle. Measuring slows a step of many small kernels by a few percent.
+With --layer the kernels of a layer in order, means over layers: what each adds, how long it lasts, and how long before the
+end of the one before it begins.
 """
 
 import argparse
@@ -134,6 +137,36 @@ def table(steps):
     return sorted(rows.items(), key=lambda row: -row[1][1]), period, idle / count / 1000
 
 
+def layer_of(names):
+    """(first, length, count) of the longest run of equal layers: of `count` times the same `length` kernels."""
+    best = (0, 0, 0)
+    for length in range(1, len(names) // 2 + 1):
+        same = 0
+        for i in range(len(names) - length):
+            same = same + 1 if names[i] == names[i + length] else 0
+            count = same // length + 1
+            if same >= length and count * length > best[1] * best[2]:
+                best = (i + 1 - same, length, count)
+    return best
+
+
+def layer_table(steps):
+    """Rows (kernel, us that it adds, us that it lasts, us before the end of the one before) of a layer, and their number."""
+    short = short_names(list({kernel[2] for kernel in steps[0]}))
+    first, length, count = layer_of([short[kernel[2]] for kernel in steps[0][:-1]])
+    if count == 0:
+        sys.exit("no kernels of a step repeat")
+    rows = [[short[steps[0][first + j][2]], 0.0, 0.0, 0.0] for j in range(length)]
+    for step in steps:
+        at = max((end for _, end, _ in step[:first]), default=step[0][0])
+        for i, (begin, end, _) in enumerate(step[first:first + length * count]):
+            row = rows[i % length]
+            for column, ns in enumerate([max(0, end - max(at, begin)), end - begin, at - begin]):
+                row[1 + column] += ns / (1000 * count * len(steps))
+            at = max(at, end)
+    return rows, count
+
+
 def summary_line(title, rows, period, idle):
     parts = dict.fromkeys([*PARTS, "other"], 0.0)
     for name, (_, us) in rows:
@@ -149,6 +182,7 @@ def main():
     parser.add_argument("--batch-size", default="32", help="one or several, divided by commas")
     parser.add_argument("--input-len", default="208", help="context at which the steps begin, or tokens of a prompt")
     parser.add_argument("--prompts", action="store_true", help="steps of prompts instead of decode steps")
+    parser.add_argument("--layer", action="store_true", help="the kernels of a layer in order")
     parser.add_argument("more", nargs="*", help="flags for the command, after --")
     args = parser.parse_args()
     summary = []
@@ -156,15 +190,25 @@ def main():
         library = build(folder)
         for batch in args.batch_size.split(","):
             least = 4 if args.prompts else STEPS // 2
-            rows, period, idle = table(steady_steps(run(args, library, args.model, batch, folder), least))
+            steps = steady_steps(run(args, library, args.model, batch, folder), least)
+            rows, period, idle = table(steps)
             of = "prompts of" if args.prompts else "context"
             title = f"{args.model}, batch {batch}, {of} {args.input_len}"
             summary.append(summary_line(title, rows, period, idle))
             print(f"\n{title}: {period:.0f} us a step\n")
+            if args.layer:
+                layer, count = layer_table(steps)
+                print(f"{count} layers of {sum(row[1] for row in layer):.1f} us\n")
+                print("| kernel | adds, us | lasts | begins before the last one's end |\n|---|---|---|---|")
+                for name, *figures in layer:
+                    print(f"| {name} | " + " | ".join(f"{us:.2f}" for us in figures) + " |")
+                continue
             print("| kernel | a step | us a step | share |\n|---|---|---|---|")
             for name, (times, us) in rows:
                 if us >= 0.002 * period:
                     print(f"| {name} | {times:.0f} | {us:.0f} | {100 * us / period:.0f} % |")
+    if args.layer:
+        return
     columns = ["us a step", "step", "kernels", *PARTS, "other", "idle"]
     print(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     print("\n".join(summary))

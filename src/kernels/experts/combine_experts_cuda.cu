@@ -36,8 +36,8 @@ struct Sums {
   Bf16* next_rows;
   float* next_squares;
   bool quartered;
-  // The next kernel may start before the preceding one has ended. With few rows, if that is a norm and not the product behind it, that
-  // product would start late, and load its weights late.
+  // The next kernel may start before the preceding one has ended. Else, if a norm follows, the product behind it starts two kernels
+  // late, and so loads its weights late.
   bool releases_early;
 };
 
