@@ -114,6 +114,19 @@ def short_names(names):
     return short
 
 
+def behind_each_other(step):
+    """Of the step's kernels (end of all before, begin, end, name)."""
+    at = step[0][0]
+    for begin, end, name in step[:-1]:
+        yield at, begin, end, name
+        at = max(at, end)
+
+
+def added(at, begin, end):
+    """What a kernel adds to the step, ns."""
+    return max(0, end - max(at, begin))
+
+
 def table(steps):
     """Rows (kernel, times a step, own us a step) by time, and the step's own figures."""
     count = len(steps)
@@ -121,13 +134,11 @@ def table(steps):
     times = collections.Counter()
     idle = 0
     for step in steps:
-        at = step[0][0]
-        for begin, end, name in step[:-1]:
+        for at, begin, end, name in behind_each_other(step):
             idle += max(0, begin - at)
-            own[name] += max(0, end - max(at, begin))
+            own[name] += added(at, begin, end)
             times[name] += 1
-            at = max(at, end)
-        idle += max(0, step[-1][0] - at)
+        idle += max(0, step[-1][0] - max(end for _, end, _ in step[:-1]))
     short = short_names(list(own))
     rows = collections.defaultdict(lambda: [0, 0.0])
     for name, ns in own.items():
@@ -158,12 +169,10 @@ def layer_table(steps):
         sys.exit("no kernels of a step repeat")
     rows = [[short[steps[0][first + j][2]], 0.0, 0.0, 0.0] for j in range(length)]
     for step in steps:
-        at = max((end for _, end, _ in step[:first]), default=step[0][0])
-        for i, (begin, end, _) in enumerate(step[first:first + length * count]):
-            row = rows[i % length]
-            for column, ns in enumerate([max(0, end - max(at, begin)), end - begin, at - begin]):
-                row[1 + column] += ns / (1000 * count * len(steps))
-            at = max(at, end)
+        layers = list(behind_each_other(step))[first:first + length * count]
+        for i, (at, begin, end, _) in enumerate(layers):
+            for column, ns in enumerate([added(at, begin, end), end - begin, at - begin]):
+                rows[i % length][1 + column] += ns / (1000 * count * len(steps))
     return rows, count
 
 
@@ -199,7 +208,7 @@ def main():
             if args.layer:
                 layer, count = layer_table(steps)
                 print(f"{count} layers of {sum(row[1] for row in layer):.1f} us\n")
-                print("| kernel | adds, us | lasts | begins before the last one's end |\n|---|---|---|---|")
+                print("| kernel | adds, us | lasts, us | begins before the end of those before it, us |\n|---|---|---|---|")
                 for name, *figures in layer:
                     print(f"| {name} | " + " | ".join(f"{us:.2f}" for us in figures) + " |")
                 continue

@@ -152,7 +152,8 @@ template <typename X, bool kFew>
 __global__ void __launch_bounds__(kThreads, Sizes<kFew>::kCtas) combine_rows(const Sums<X> a) {
   constexpr int kCols = Sizes<kFew>::kCols;
   constexpr int kAtOnce = Sizes<kFew>::kAtOnce;
-  if (kFew || a.releases_early) {
+  const bool early = kFew || a.releases_early;
+  if (early) {
     // The next kernel may start now: it only loads weights before it waits for this one.
     pdl_release();
   }
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, Sizes<kFew>::kCtas) combine_rows(con
   load_choices(static_cast<int>(blockIdx.x), 0);
   const int rows = a.num_rows == nullptr ? a.max_rows : min(a.max_rows, __ldcg(a.num_rows));
   pdl_wait();
-  if (!kFew && !a.releases_early) {
+  if (!early) {
     pdl_release();
   }
   for (auto row = static_cast<int32_t>(blockIdx.x); row < rows; row += kFew ? rows : gridDim.x) {
