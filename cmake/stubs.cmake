@@ -88,6 +88,10 @@ if(WARPROW_CUDA)
       kernel_stub(native_part_decode_${format}_${dim}_sm90 attention/native/part_decode.cuh
         WR_HEAD_DIM=${dim} WR_KV_FORMAT=${format})
     endforeach()
+    foreach(dim 64 128)
+      kernel_stub(native_warp_decode_${format}_${dim}_sm90 attention/native/warp_decode.cuh
+        WR_HEAD_DIM=${dim} WR_KV_FORMAT=${format})
+    endforeach()
     foreach(size 64 128 256_sm90)
       string(REPLACE "_sm90" "" dim ${size})
       kernel_stub(native_prefill_${format}_${size} attention/native/prefill.cuh

@@ -225,7 +225,7 @@ class ModeBench {
   BenchBuffers buffers_;
 };
 
-// Short decode steps of Qwen3-8B; decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
+// Short decode steps of Qwen3-8B and gpt-oss-20b; decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
 std::vector<Case> mode_cases() {
   std::vector<Case> all;
   for (const int32_t n : {64, 128, 256, 512}) {
@@ -235,6 +235,10 @@ std::vector<Case> mode_cases() {
                      8,
                      128,
                      repeat(n, 1, len)});
+    }
+    for (const int32_t len : {64, 128, 208, 512}) {
+      all.push_back(
+          {"short " + std::to_string(n) + "x" + std::to_string(len), 64, 8, 64, repeat(n, 1, len)});
     }
   }
   for (const int32_t q_heads : {16, 32}) {

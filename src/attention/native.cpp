@@ -80,9 +80,9 @@ class NativeAttention final : public AttentionBackend {
     cuda::ScheduledAttentionArgs args = batch_args(metadata);
     set_call(args, call);
     args.rope = call.rope;
-    // The kernel of the KV write and an attention kernel call pdl_wait before they let the next kernel start. The QKV GEMM
-    // lets attention start before its own pdl_wait, so with `rope` the step's schedule may not be complete by then.
-    args.settled = call.rope == nullptr || !after_schedule_;
+    // The kernels in front of attention let it start before their own pdl_wait, so the step's schedule may not be complete by
+    // then. An attention kernel calls pdl_wait before it lets the next kernel start.
+    args.settled = !after_schedule_;
     cuda::attention_forward(stream, args);
     after_schedule_ = false;
   }

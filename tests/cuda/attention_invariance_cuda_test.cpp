@@ -376,6 +376,32 @@ TEST_P(AttentionInvarianceTest, BatchesOfEverySize) {
   }
 }
 
+// From 1,024 pieces on a warp takes pieces of its own.
+TEST_P(AttentionInvarianceTest, ManyPieces) {
+  std::mt19937 rng(5);
+  for (const int32_t dim : {64, 128}) {
+    for (const int32_t group : {1, 3, 8}) {
+      Case c;
+      c.dim = dim;
+      c.kv_heads = 8;
+      c.q_heads = 8 * group;
+      if (group == 3) {
+        c.window = 130;
+        c.sinks = true;
+        c.soft_cap = 20.0F;
+      }
+      for (int32_t r = 0; r < 160; ++r) {
+        c.rows.push_back({1, 1 + static_cast<int32_t>(rng() % (r % 16 == 0 ? 3000 : 700))});
+      }
+      begin_checked(c);
+      const std::vector<Span> all = last_queries();
+      expect_all_decode(all, 1);
+      expect_all_decode({all.begin() + 3, all.begin() + 50}, 1);
+      expect_same(all, 130);
+    }
+  }
+}
+
 // Prompts that fill the device take the kernel with wgmma on Hopper.
 TEST_P(AttentionInvarianceTest, LargePrompts) {
   for (const int32_t dim : {64, 128}) {

@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16, C> a) {
   if (active && kind.norm != nullptr) {
     quads.load(kind.norm, weight);
   }
-  pdl_wait();
   pdl_release();
+  pdl_wait();
   const int64_t slot = a.slots[blockIdx.x];
   uint4 raw = {};
   if (active) {
@@ -225,8 +225,8 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_tokens(Heads<Bf16, C>
   if (active && head.norm != nullptr) {
     quads.load(head.norm, weight);
   }
-  pdl_wait();
   pdl_release();
+  pdl_wait();
   uint4 raw[kToks] = {};
   int64_t slots[kToks];
   float4 cos[kToks] = {};
@@ -289,8 +289,8 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_tokens(Heads<Bf16, C>
 // For any dimensions and alignment: a warp a head.
 template <bool kInterleaved, typename T, typename C>
 __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T, C> a) {
-  pdl_wait();
   pdl_release();
+  pdl_wait();
   const auto h = static_cast<int>(blockIdx.y * (kThreads / 32) + threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (h >= a.num_q_heads + 2 * a.num_kv_heads) {

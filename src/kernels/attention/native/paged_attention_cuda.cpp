@@ -36,6 +36,7 @@ struct Split {
   int32_t num_decode_rows = 0;
   DecodeChunks chunks = {1, 1};
   int32_t decode_blocks = 0;
+  bool by_warps = false;      // decode rows take native_warp_decode
   int64_t prefill_tiles = 0;  // upper bound
   bool wide = false;
   bool hopper = false;
@@ -64,6 +65,20 @@ bool takes_decode_rows(const PagedAttentionArgs& args,
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
 }
 
+// From this number of pieces on the kernel whose CTAs are warps is faster, apart from rope (docs/experiments/attention_cuda.md).
+constexpr int64_t kLeastWarpPieces = 1024;
+
+// Pieces of the decode rows, if none is split.
+int64_t decode_pieces(const PagedAttentionArgs& args, const Split& split) {
+  return int64_t{split.num_decode_rows} * split.chunks.chunks * args.kv.num_kv_heads;
+}
+
+bool takes_warp_decode(const PagedAttentionArgs& args, const Split& split) {
+  const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
+  return split.in_parts && args.kv.head_dim_k <= 128 && split.chunks.queries * group <= 8 &&
+         decode_pieces(args, split) >= kLeastWarpPieces;
+}
+
 Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   Split split;
@@ -75,6 +90,10 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   const int32_t per_sm =
       split.chunks.queries * group <= 8 ? decode_blocks_per_sm(device, args.kv.head_dim_k) : 1;
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
+  split.by_warps = takes_warp_decode(args, split);
+  if (split.by_warps) {
+    split.decode_blocks = device.num_sms * kDecodeWarpsPerSm;
+  }
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
     // Tiles of 128 if the rows fill them and they fill the device. On Hopper it is enough if both are half full, or if there are so
@@ -211,18 +230,19 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
 constexpr int64_t kMostRopedPieces = 6;
 
 bool takes_rope(const PagedAttentionArgs& args, const Split& split, const RopeKvWriteArgs& rope) {
-  const int64_t pieces =
-      int64_t{split.num_decode_rows} * split.chunks.chunks * args.kv.num_kv_heads;
-  return split.in_parts && split.num_decode_rows > 0 && split.num_decode_rows == split.num_rows &&
-         pieces <= kMostRopedPieces * split.decode_blocks && args.kv.dtype == DType::kBF16 &&
-         !rope.interleaved && rope_fits_vectors(rope);
+  return split.in_parts && !split.by_warps && split.num_decode_rows > 0 &&
+         split.num_decode_rows == split.num_rows &&
+         decode_pieces(args, split) <= kMostRopedPieces * split.decode_blocks &&
+         args.kv.dtype == DType::kBF16 && !rope.interleaved && rope_fits_vectors(rope);
 }
 
 // The decode rows, then the others.
 template <int kDim>
 void launch_parts(Stream& stream, const NativeParams& params, const Split& split) {
   const DeviceFacts& device = stream.device().facts();
-  if (split.num_decode_rows > 0 && split.in_parts) {
+  if (split.by_warps) {
+    native_warp_decode<kDim, KvFormat::kBF16>(stream, params, split.decode_blocks);
+  } else if (split.num_decode_rows > 0 && split.in_parts) {
     native_part_decode<kDim, KvFormat::kBF16>(stream, params, split.decode_blocks);
   } else if (split.num_decode_rows > 0 && is_hopper(device)) {
     native_decode<kDim, true>(stream, params, split.decode_blocks);
@@ -239,7 +259,11 @@ void launch_parts(Stream& stream, const NativeParams& params, const Split& split
 // The same, for caches and head sizes that have kernels for sums in parts alone.
 template <int kDim, KvFormat kFormat>
 void launch_in_parts(Stream& stream, const NativeParams& params, const Split& split) {
-  if (split.num_decode_rows > 0) {
+  if (split.by_warps) {
+    if constexpr (kDim <= 128) {
+      native_warp_decode<kDim, kFormat>(stream, params, split.decode_blocks);
+    }
+  } else if (split.num_decode_rows > 0) {
     native_part_decode<kDim, kFormat>(stream, params, split.decode_blocks);
   }
   if (split.prefill_tiles > 0) {

@@ -22,6 +22,7 @@ constexpr int32_t kPromptRows = 128;      // query-head rows of an item on Hoppe
 constexpr int32_t kSegmentToks = 16;      // aligned tokens that are always in one kernel block
 constexpr int32_t kDecodeTile = 16;       // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
+constexpr int32_t kDecodeWarpsPerSm = 8;  // CTAs of one warp
 constexpr int32_t kMaxGroup = 16;
 // (query, head) pairs of a KV head that a decode CTA computes at once.
 constexpr int32_t kMaxDecodePairs = 24;
@@ -196,6 +197,9 @@ void native_decode(Stream& stream, const NativeParams& params, int32_t num_block
 // The same for Hopper, in parts.
 template <int kDim, KvFormat kFormat>
 void native_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
+// The same for up to 8 (query, head) pairs a chunk, where there are many pieces; a CTA is one warp.
+template <int kDim, KvFormat kFormat>
+void native_warp_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
 // num_tiles: no less than the number of tiles in the schedule. wide: tiles of 128 query-head rows instead of
 // 64; not in parts.
 template <int kDim, KvFormat kFormat>

@@ -3,7 +3,7 @@
 
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/attention/native/part_state.cuh"
+#include "kernels/attention/native/stored_parts.cuh"
 
 // Formula: paged_attention.h, for rows with a few query tokens, batch-invariant; in chunks of up to 24 (query, head)
 //   pairs per KV head.
@@ -23,27 +23,10 @@
 namespace warprow::cuda {
 namespace {
 
-// Counts a warp's parts of a chunk as written. Returns true if they were the last.
-__device__ bool arrive(const NativeParams& p, const Piece& piece, int32_t parts) {
-  const int64_t chunk = int64_t{piece.item.chunk} * p.num_kv_heads + piece.head;
-  int32_t* count = p.scratch.arrivals + chunk * kDecodeWarps + threadIdx.x / 32;
-  int32_t last = 0;
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    last = add_acq_rel(count, parts) + parts == piece.item.num_parts ? 1 : 0;
-    if (last != 0) {
-      *count = 0;
-    }
-  }
-  __syncwarp();
-  return __shfl_sync(0xffffffffU, last, 0) != 0;
-}
-
 // A warp's part of the work on all pieces.
 template <int kDim, int kHeadTiles, KvFormat kFormat>
 struct PartWorker {
-  using State = PartState<kDim, kHeadTiles, kFormat>;
-  using Stored = StoredPart<State>;
+  using State = PartState<kDim, kHeadTiles, kFormat, kDecodeWarps>;
   using Exchange = PartExchange<kHeadTiles>;
   using Tiles = Ring<PartSizes<kDim, kHeadTiles, kFormat>::kStages>;
 
@@ -93,63 +76,6 @@ struct PartWorker {
     }
   }
 
-  // Computes a piece's parts. Returns their number.
-  __device__ int32_t add_parts(const Piece& piece) {
-    const DecodeItem& item = piece.item;
-    const int32_t end = (item.tile + item.num_tiles) * kDecodeTile;
-    int32_t parts = 0;
-    state.total.clear();
-#pragma unroll 1
-    for (int32_t key = item.tile * kDecodeTile; key < end; ++parts) {
-      const int32_t border = min(part_end(key), end);
-      state.start_part();
-#pragma unroll 1
-      while (key < border) {
-        const int32_t tiles = min(kRunTiles, (border - key + kPartTile - 1) / kPartTile);
-        add_run(item, key, tiles);
-        key += tiles * kPartTile;
-      }
-      state.end_part();
-      if (item.num_parts > 1) {
-        Stored::store(Stored::place(p, item.first_part + item.part + parts, piece.head),
-                      state.part,
-                      item.num_toks * p.group);
-      } else {
-        state.total.merge(state.part, scales.exponent);
-      }
-    }
-    return parts;
-  }
-
-  __device__ void merge_stored(const Piece& piece) {
-    constexpr int kMost = kHeadTiles == 1 ? 8 : 2;
-    const int32_t parts = piece.item.num_parts;
-    state.total.clear();
-    int32_t first = 0;
-    for (; parts - first > kMost / 2; first += kMost) {
-      merge_parts<kMost>(piece, first);
-    }
-    if (first < parts) {
-      merge_parts<kMost / 2>(piece, first);
-    }
-  }
-  // Up to kCount parts, whose loads do not wait for each other. A part without sums changes nothing.
-  template <int kCount>
-  __device__ void merge_parts(const Piece& piece, int32_t first) {
-    const DecodeItem& item = piece.item;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int32_t part = min(first + i, item.num_parts - 1);
-      Stored::load(state.part,
-                   Stored::place(p, item.first_part + part, piece.head),
-                   item.num_toks * p.group);
-      if (first + i >= item.num_parts) {
-        state.part.clear();
-      }
-      state.total.merge(state.part, scales.exponent);
-    }
-  }
-
   // Loads the queries of a piece.
   __device__ void load_q(const Piece& piece) {
     if constexpr (kFormat == KvFormat::kBF16) {
@@ -174,7 +100,10 @@ struct PartWorker {
       if constexpr (kFormat != KvFormat::kBF16) {
         scales = head_scales<kFormat>(p, done.head);
       }
-      const int32_t parts = add_parts(done);
+      const int32_t parts = add_parts<kRunTiles>(
+          state, p, done, scales.exponent, [&](int32_t position, int32_t tiles) {
+            add_run(done.item, position, tiles);
+          });
       more = queue.get(k, piece);
       if (more) {
         load_q(piece);
@@ -183,7 +112,7 @@ struct PartWorker {
         if (!arrive(p, done, parts)) {
           continue;
         }
-        merge_stored(done);
+        merge_stored(state, p, done, scales.exponent);
       }
       state.write(p, done, scales);
     }

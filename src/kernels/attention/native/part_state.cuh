@@ -7,7 +7,7 @@
 
 #include <cuda_bf16.h>
 
-// What a warp of the batch-invariant decode kernel computes (part_decode.cuh).
+// What a warp of the batch-invariant decode kernels computes (part_decode.cuh, warp_decode.cuh).
 namespace warprow::cuda {
 namespace {
 
@@ -21,23 +21,23 @@ struct PartExchange {
   Max max[2][kRunTiles];  // double-buffered, since a warp may be a run ahead
 };
 
-// The state of the current part and that of the parts before it, for up to 8 * kHeadTiles (query, head) pairs. Of a run of
-// tiles each warp computes the scores and weights of a share of one tile. It multiplies all weights with a quarter of the
-// head's elements. Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8, with an
-// 8-bit cache 2g and 2g + 1. Sums: lane (g, t) has pair g.
-template <int kHeadDim, int kHeadTiles, KvFormat kFormat>
+// The state of the current part and that of the parts before it, for up to 8 * kHeadTiles (query, head) pairs. A warp
+// computes the scores and weights of shares of a tile. It multiplies a tile's weights with a kWarps-th of the head's elements.
+// Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8, with an 8-bit cache 2g and
+// 2g + 1. Sums: lane (g, t) has pair g.
+template <int kHeadDim, int kHeadTiles, KvFormat kFormat, int kWarps>
 struct PartState {
   static constexpr int kDim = kHeadDim;
   static constexpr int kNumHeadTiles = kHeadTiles;
+  static constexpr int kNumWarps = kWarps;
   static constexpr bool kF8 = kFormat != KvFormat::kBF16;
   using Two = Operands<kFormat>;
   using Sizes = PartSizes<kDim, kHeadTiles, kFormat>;
   static constexpr int kSteps = kDim / 16;
-  static constexpr int kSlice = kDim / kDecodeWarps;
+  static constexpr int kSlice = kDim / kWarps;
   static constexpr int kDimTiles = kSlice / 16;
-  static constexpr int kMmaSteps = kPartTile / 16;            // over the keys of a tile
-  static constexpr int kShareSteps = kMmaSteps / kTileWarps;  // over a warp's share of them
-  static_assert(kShareSteps == 2, "a share has one vector of weights a lane");
+  static constexpr int kMmaSteps = kPartTile / 16;  // over the keys of a tile
+  static constexpr int kShareSteps = 2;             // over a share of them
   using Exchange = PartExchange<kHeadTiles>;
   using Scores = float[kHeadTiles][kShareSteps][4];
 
@@ -98,7 +98,7 @@ struct PartState {
     return max;
   }
   [[nodiscard]] static __device__ int slice() {
-    return static_cast<int>(threadIdx.x / 32) * kSlice;
+    return kWarps == 1 ? 0 : static_cast<int>(threadIdx.x / 32) * kSlice;
   }
 
   __device__ void start_part() {
@@ -241,23 +241,71 @@ struct PartState {
     }
   }
 
-  // Writes the maxima of scores.
+  // Raises the maxima of the lane's two pairs to its scores.
+  __device__ static void raise(float (&top)[2], const Scores& s, int h) {
+#pragma unroll
+    for (int m = 0; m < kShareSteps; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        top[i % 2] = fmaxf(top[i % 2], s[h][m][i]);
+      }
+    }
+  }
+  // To the maxima of all lanes that have these pairs.
+  __device__ static void raise_to_lanes(float (&top)[2]) {
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) {
+      top[0] = fmaxf(top[0], __shfl_xor_sync(0xffffffffU, top[0], d));
+      top[1] = fmaxf(top[1], __shfl_xor_sync(0xffffffffU, top[1], d));
+    }
+  }
+
+  // The weights of a share under base, which is the maximum times scale: operands of two steps of 16 keys.
+  __device__ static void make_weights(
+      uint32_t (&to)[kShareSteps][2], const Scores& s, int h, float scale, const float (&base)[2]) {
+#pragma unroll
+    for (int m = 0; m < kShareSteps; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float even = weight_of(s[h][m][2 * i], scale, base[0]);
+        const float odd = weight_of(s[h][m][2 * i + 1], scale, base[1]);
+        to[m][i] = transpose_matrix(Two::pack(even, odd));
+      }
+    }
+  }
+
+  // Rescales the part's sums to the maximum with a tile whose maxima are `top`.
+  __device__ void rescale(float2 top, int h, float scale) {
+    float* max = part.max[h];
+    if (__any_sync(0xffffffffU, top.x > max[0] || top.y > max[1])) {
+      const float higher[2] = {fmaxf(max[0], top.x), fmaxf(max[1], top.y)};
+      float by[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        by[i] = shrink_factor(max[i], higher[i], scale);
+        max[i] = higher[i];
+      }
+      shrink(by, h);
+    }
+  }
+  // Adds the tile's weights to the lane's sum.
+  __device__ void sum_weights(int h) {
+#pragma unroll
+    for (int m = 0; m < kMmaSteps; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        lane_sum[h] = add_weights<kFormat>(lane_sum[h], weights[h][m][i]);
+      }
+    }
+  }
+
+  // Writes the maxima of a share's scores.
   __device__ static void leave_max(const Scores& s, float (&to)[Exchange::kPairs]) {
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
       float top[2] = {kNoMax, kNoMax};
-#pragma unroll
-      for (int m = 0; m < kShareSteps; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          top[i % 2] = fmaxf(top[i % 2], s[h][m][i]);
-        }
-      }
-#pragma unroll
-      for (int d = 4; d < 32; d *= 2) {
-        top[0] = fmaxf(top[0], __shfl_xor_sync(0xffffffffU, top[0], d));
-        top[1] = fmaxf(top[1], __shfl_xor_sync(0xffffffffU, top[1], d));
-      }
+      raise(top, s, h);
+      raise_to_lanes(top);
       if (threadIdx.x % 32 < 4) {
         *reinterpret_cast<float2*>(to + pair_of_lane(h)) = {top[0], top[1]};
       }
@@ -281,17 +329,8 @@ struct PartState {
           max = {fmaxf(max.x, top.x), fmaxf(max.y, top.y)};
         }
       }
-      const float base[2] = {__fmul_rn(max.x, scale), __fmul_rn(max.y, scale)};
       uint32_t two[kShareSteps][2];
-#pragma unroll
-      for (int m = 0; m < kShareSteps; ++m) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float even = weight_of(s[h][m][2 * i], scale, base[0]);
-          const float odd = weight_of(s[h][m][2 * i + 1], scale, base[1]);
-          two[m][i] = transpose_matrix(Two::pack(even, odd));
-        }
-      }
+      make_weights(two, s, h, scale, {__fmul_rn(max.x, scale), __fmul_rn(max.y, scale)});
       to[h][share][threadIdx.x % 32] = {two[0][0], two[0][1], two[1][0], two[1][1]};
     }
   }
@@ -310,52 +349,37 @@ struct PartState {
         weights[h][2 * share + 1][0] = two.z;
         weights[h][2 * share + 1][1] = two.w;
       }
-      const float2 top = max_of_tile(tops, h);
-      float* max = part.max[h];
-      if (__any_sync(0xffffffffU, top.x > max[0] || top.y > max[1])) {
-        const float higher[2] = {fmaxf(max[0], top.x), fmaxf(max[1], top.y)};
-        float by[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          by[i] = shrink_factor(max[i], higher[i], scale);
-          max[i] = higher[i];
-        }
-        shrink(by, h);
-      }
-#pragma unroll
-      for (int m = 0; m < kMmaSteps; ++m) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          lane_sum[h] = add_weights<kFormat>(lane_sum[h], weights[h][m][i]);
-        }
-      }
+      rescale(max_of_tile(tops, h), h, scale);
+      sum_weights(h);
     }
   }
 
-  // Adds the products of the weights with the tile's values, of which the first `valid` are the row's.
+  // Adds the products of weights with the values of kCount times 16 keys from the tile's kFirst-th on, of which the first `valid`
+  // are the row's.
+  template <int kFirst = 0, int kCount = kMmaSteps>
   __device__ void add_values(uint32_t values, int32_t valid) {
     // Without branches between them, the loads of a tile need not wait for each other's products.
-    if (valid >= kPartTile) {
-      add_tile<true>(values, valid);
+    if (valid >= kCount * 16) {
+      add_tile<true, kFirst, kCount>(values, valid);
     } else {
-      add_tile<false>(values, valid);
+      add_tile<false, kFirst, kCount>(values, valid);
     }
   }
-  // kWhole: all of the tile's values are the row's.
-  template <bool kWhole>
+  // kWhole: all of the values are the row's.
+  template <bool kWhole, int kFirst, int kCount>
   __device__ void add_tile(uint32_t values, int32_t valid) {
     if constexpr (kF8) {
-      add_values_f8<kWhole>(values, valid);
+      add_values_f8<kWhole, kFirst, kCount>(values, valid);
     } else {
-      add_values_bf16<kWhole>(values, valid);
+      add_values_bf16<kWhole, kFirst, kCount>(values, valid);
     }
   }
-  template <bool kWhole>
+  template <bool kWhole, int kFirst, int kCount>
   __device__ void add_values_bf16(uint32_t values, int32_t valid) {
     const int lane = threadIdx.x % 32;
     const int token = lane % 8 + lane / 16 * 8;
 #pragma unroll
-    for (int m = 0; m < kMmaSteps; ++m) {
+    for (int m = 0; m < kCount; ++m) {
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d) {
         const int chunk = slice() / 8 + 2 * d + lane / 8 % 2;
@@ -366,7 +390,7 @@ struct PartState {
         }
 #pragma unroll
         for (int h = 0; h < kHeadTiles; ++h) {
-          mma_bf16(part.o[h][d], v, weights[h][m][0], weights[h][m][1]);
+          mma_bf16(part.o[h][d], v, weights[h][kFirst + m][0], weights[h][kFirst + m][1]);
         }
       }
     }
@@ -374,14 +398,14 @@ struct PartState {
 
   // The same of 8-bit values: a load has 16 elements of 32 tokens, or 32 of 16 tokens. A lane gets two adjacent elements of
   // two adjacent tokens.
-  template <bool kWhole>
+  template <bool kWhole, int kFirst, int kCount>
   __device__ void add_values_f8(uint32_t values, int32_t valid) {
     constexpr int kTileSteps = kSlice == 16 ? 2 : 1;  // of tokens in a load
     constexpr int kLoadTiles = kSlice == 16 ? 1 : 2;  // of elements
     const int lane = threadIdx.x % 32;
     const int token = lane % (16 * kTileSteps);
 #pragma unroll
-    for (int m = 0; m < kMmaSteps; m += kTileSteps) {
+    for (int m = 0; m < kCount; m += kTileSteps) {
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += kLoadTiles) {
         const int chunk = slice() / 16 + d + (kLoadTiles == 2 ? lane / 16 : 0);
@@ -400,7 +424,8 @@ struct PartState {
           }
 #pragma unroll
           for (int h = 0; h < kHeadTiles; ++h) {
-            Two::mma(part.o[h][tile], v, weights[h][step][0], weights[h][step][1]);
+            Two::mma(
+                part.o[h][tile], v, weights[h][kFirst + step][0], weights[h][kFirst + step][1]);
           }
         }
       }
@@ -523,63 +548,6 @@ struct PartState {
         *reinterpret_cast<uint32_t*>(to + d * 16) = pack_bf16(
             finished(total.o[h][d][i], inverse[i]), finished(total.o[h][d][i + 2], inverse[i]));
       }
-    }
-  }
-};
-
-// A warp's share of a part in scratch: for two pairs the outputs as float4 [kDimTiles, 8 lanes], then maxima and sums.
-template <typename State>
-struct StoredPart {
-  static constexpr int kDim = State::kDim;
-  static constexpr int kHeadTiles = State::kNumHeadTiles;
-  using Sums = typename State::Sums;
-  static constexpr int kVectors = State::kDimTiles * 8 + 1;  // of two pairs
-  static_assert(kDecodeWarps * kVectors * 4 == partial_floats(2, kDim));
-
-  static __device__ float4* place(const NativeParams& p, int32_t part, int32_t kv_head) {
-    const int64_t slot = int64_t{part} * p.num_kv_heads + kv_head;
-    const int warp = threadIdx.x / 32;
-    return reinterpret_cast<float4*>(p.scratch.partials +
-                                     slot * partial_floats(p.decode_pairs, kDim)) +
-           warp * ((p.decode_pairs + 1) / 2) * kVectors;
-  }
-  static __device__ void store(float4* to, const Sums& sums, int pairs) {
-    const int g = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-      const int two = h * 4 + threadIdx.x % 4;
-      if (two * 2 < pairs) {
-        float4* at = to + two * kVectors;
-#pragma unroll
-        for (int d = 0; d < State::kDimTiles; ++d) {
-          const float(&o)[4] = sums.o[h][d];
-          at[d * 8 + g] = float4{o[0], o[1], o[2], o[3]};
-        }
-        if (g == 0) {
-          at[kVectors - 1] = float4{sums.max[h][0], sums.max[h][1], sums.sum[h][0], sums.sum[h][1]};
-        }
-      }
-    }
-  }
-  static __device__ void load(Sums& sums, const float4* from, int pairs) {
-    const int g = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-      const int two = h * 4 + threadIdx.x % 4;
-      const float4* at = from + (two * 2 < pairs ? two : 0) * kVectors;
-#pragma unroll
-      for (int d = 0; d < State::kDimTiles; ++d) {
-        const float4 o = __ldcg(at + d * 8 + g);
-        sums.o[h][d][0] = o.x;
-        sums.o[h][d][1] = o.y;
-        sums.o[h][d][2] = o.z;
-        sums.o[h][d][3] = o.w;
-      }
-      const float4 ends = __ldcg(at + kVectors - 1);
-      sums.max[h][0] = ends.x;
-      sums.max[h][1] = ends.y;
-      sums.sum[h][0] = ends.z;
-      sums.sum[h][1] = ends.w;
     }
   }
 };
