@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/half_norm.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/linear_case.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -200,6 +202,54 @@ TEST_F(LinearCudaTest, NormInHalves) {
         ASSERT_NEAR(got[i], want[i], 0.03 * std::fabs(want[i]) + 0.05)
             << behind.text() << " at " << i;
       }
+    }
+  }
+}
+
+// Sums of squares are those of 16 lanes with four columns each, in one tree.
+TEST_F(LinearCudaTest, FirstHalfOfANormAtAnyWidth) {
+  for (const int64_t width : {64, 100, 320, 1024, 1088, 2048, 2880, 4096, 4160, 12'292}) {
+    for (const int64_t toks : {int64_t{3}, int64_t{kMaxQuarteredRows} + 3}) {
+      arena().reset();
+      const std::vector<float> y = testing::normals(static_cast<size_t>(toks * width), 3);
+      const std::vector<float> weight = testing::normals(static_cast<size_t>(width), 4);
+      const bool quartered = toks <= kMaxQuarteredRows;
+      const int64_t sums = (width + 63) / 64;
+      HalfNorm half;
+      half.weight = make_view<const float>(upload(weight), width);
+      half.rows = poisoned_act(DType::kBF16, toks, width);
+      half.squares = poisoned<float>(static_cast<size_t>(toks * sums * (quartered ? 4 : 1)));
+      cuda::begin_norm(stream(), make_view<const float>(upload(y), toks, width), half);
+      std::vector<float> rows(y.size());
+      std::vector<float> squares;
+      for (int64_t t = 0; t < toks; ++t) {
+        const float* row = y.data() + t * width;
+        for (int64_t i = 0; i < width; ++i) {
+          rows[static_cast<size_t>(t * width + i)] =
+              bf16_to_f32(f32_to_bf16(row[i] * weight[static_cast<size_t>(i)]));
+        }
+        for (int64_t first = 0; first < sums * 64; first += 64) {
+          const auto at = [&](int64_t i) { return first + i < width ? row[first + i] : 0.0F; };
+          const auto lane = [&](int64_t l) {
+            const float low = std::fma(at(4 * l), at(4 * l), at(4 * l + 1) * at(4 * l + 1));
+            const float high =
+                std::fma(at(4 * l + 2), at(4 * l + 2), at(4 * l + 3) * at(4 * l + 3));
+            return low + high;
+          };
+          std::array<float, 4> quarters{};
+          for (int64_t q = 0; q < 4; ++q) {
+            quarters[static_cast<size_t>(q)] =
+                (lane(q) + lane(q + 8)) + (lane(q + 4) + lane(q + 12));
+          }
+          if (quartered) {
+            squares.insert(squares.end(), quarters.begin(), quarters.end());
+          } else {
+            squares.push_back((quarters[0] + quarters[2]) + (quarters[1] + quarters[3]));
+          }
+        }
+      }
+      EXPECT_EQ(download(half.squares, squares.size()), squares) << width << ", " << toks;
+      EXPECT_EQ(download_act(half.rows), rows) << width << ", " << toks;
     }
   }
 }

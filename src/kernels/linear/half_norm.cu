@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// kFours: chunks of four columns that a thread loads side by side.
+template <int kFours>
 __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
                                                               int64_t y_stride,
                                                               const float* weight,
@@ -18,19 +20,38 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
                                                               float* squares,
                                                               int32_t width,
                                                               bool quartered) {
-  pdl_wait();
-  pdl_release();
   const int64_t row = blockIdx.x;
   const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
   const int32_t sums = (width + 63) / 64;
-  for (auto col = static_cast<int32_t>(threadIdx.x) * 4; col < sums * 64; col += kThreads * 4) {
-    float4 v = {};
-    if (col < width) {
-      v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
-      const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(weight + col)));
-      rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto load = [&](float4(&to)[kFours], const float* from, int32_t first) {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const int32_t col = first + (thread + i * kThreads) * 4;
+      to[i] = col < width ? *reinterpret_cast<const float4*>(from + col) : float4{};
     }
-    leave_squares(squares, row * sums + col / 64, v, lanes, quartered);
+  };
+  float4 w[kFours];
+  load(w, weight, 0);
+  pdl_release();
+  pdl_wait();
+  for (int32_t first = 0; first < sums * 64; first += kFours * kThreads * 4) {
+    float4 v[kFours];
+    load(v, y + row * y_stride, first);
+    if (first > 0) {
+      load(w, weight, first);
+    }
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const int32_t col = first + (thread + i * kThreads) * 4;
+      if (col < sums * 64) {  // all 16 lanes of a sum or none
+        if (col < width) {
+          const float4 x = weighted(v[i], w[i]);
+          rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
+        }
+        leave_squares(squares, row * sums + col / 64, v[i], lanes, quartered);
+      }
+    }
   }
 }
 
@@ -45,7 +66,9 @@ void begin_norm(Stream& stream, const View<const float, 2>& y, const HalfNorm& h
   launch(stream,
          "begin_norm",
          shape,
-         begin_norm_kernel,
+         width <= 1024   ? begin_norm_kernel<1>
+         : width <= 2048 ? begin_norm_kernel<2>
+                         : begin_norm_kernel<4>,
          y.data,
          y.stride[0],
          half.weight.data,
