@@ -55,7 +55,7 @@ constexpr Model kModels[] = {{"Qwen3-30B-A3B", 128, 8, 2048, 768, PackedKind::kB
                              {"Qwen3-30B-A3B Q6_K", 128, 8, 2048, 768, PackedKind::kQ6, 16},
                              {"Qwen3-30B-A3B Q8_0", 128, 8, 2048, 768, PackedKind::kQ8, 32},
                              {"gpt-oss-20b", 32, 4, 2880, 2880, PackedKind::kMxfp4}};
-constexpr int64_t kToks[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 8192};
+constexpr int64_t kToks[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 1024, 8192};
 
 class Layer {
  public:

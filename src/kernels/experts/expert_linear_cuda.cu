@@ -53,6 +53,9 @@ void launch_sm90(Stream& stream,
     }
   }
   if constexpr (kKind == PackedKind::kMxfp4) {
+    if (tile_places == 48) {
+      return sm90_expert_gemm<kKind, kScales, 48>(stream, gemm, args.epilogue);
+    }
     if (tile_places == 96) {
       return sm90_expert_gemm<kKind, kScales, 96>(stream, gemm, args.epilogue);
     }

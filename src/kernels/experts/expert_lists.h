@@ -39,7 +39,7 @@ struct ExpertTileWidth {
 };
 inline constexpr int64_t kAnyMean = std::numeric_limits<int64_t>::max();
 inline constexpr ExpertTileWidth kMxfp4TileWidths[] = {
-    {5, 8}, {24, 32}, {48, 64}, {80, 96}, {160, 128}, {kAnyMean, 256}};
+    {5, 8}, {24, 32}, {40, 48}, {48, 64}, {80, 96}, {160, 128}, {kAnyMean, 256}};
 inline constexpr ExpertTileWidth kBf16TileWidths[] = {
     {4, 8}, {20, 32}, {160, 128}, {kAnyMean, 256}};
 inline constexpr ExpertTileWidth kNibbleTileWidths[] = {

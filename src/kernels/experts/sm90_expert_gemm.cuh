@@ -38,7 +38,7 @@ struct Sizes {
   // Dequantising needs more warps than multiplying, so it has more consumer warpgroups: as many as registers allow. They share x.
   static constexpr bool kDequantises = W::kDequantises;
   // Consumer warpgroups.
-  static constexpr int kGroups = W::kHasSmallTiles && kCols == 32 ? 6
+  static constexpr int kGroups = W::kHasSmallTiles && kCols <= 48 ? 6
                                  : kDequantises                   ? (kCols == 128 ? 3 : 4)
                                  : kCols == 128                   ? 2
                                                                   : 1;
@@ -47,7 +47,10 @@ struct Sizes {
   static constexpr int kGatherers = kCols == 8 ? 64 : kDequantises ? 96 : 128;
   static constexpr int kThreads = kConsumers + kGatherers + 32;
   // Of w in a stage: waiting for a stage and leaving it takes about as long as a small tile.
-  static constexpr int kTiles = !W::kHasSmallTiles || kCols == 128 ? 1 : kCols == 8 ? 2 : 4;
+  static constexpr int kTiles = !W::kHasSmallTiles || kCols == 128 ? 1
+                                : kCols == 8                       ? 2
+                                : kCols == 48                      ? 3
+                                                                   : 4;
   static constexpr int kInputs = kTiles * W::kInputs;  // of a stage, in blocks of 64
   static constexpr int kBlocks = kInputs / 64;
   // Pieces of 16 bytes that a gatherer copies of a block; some gatherers copy one less.
@@ -240,6 +243,8 @@ template <>
 struct WidthsOf<128, false> : Widths<64, 128> {};
 template <>
 struct WidthsOf<32, true> : Widths<8, 16, 24, 32> {};
+template <>
+struct WidthsOf<48, true> : Widths<16, 24, 32, 40, 48> {};
 template <>
 struct WidthsOf<64, true> : Widths<32, 40, 48, 56, 64> {};
 template <>
