@@ -36,8 +36,7 @@ struct ExpertGemmArgs {
 };
 
 // Hopper. kCols: expert_tile_places of the work list: 8 (only kBF16), 32, 48 (only kMxfp4), 64 (not kBF16), 96 (only kMxfp4) or
-// 128. One
-// file for each instance (cmake/stubs.cmake).
+// 128. One file for each instance (cmake/stubs.cmake).
 template <PackedKind kKind, ScaleForm kScales, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
