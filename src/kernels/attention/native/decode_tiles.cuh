@@ -86,6 +86,18 @@ struct Piece {
   int32_t head;
 };
 
+// From its description, of which lane l has the l-th integer (PieceQueue::fetch).
+__device__ __forceinline__ Piece piece_of_lanes(int32_t field) {
+  Piece piece;
+  auto* ints = reinterpret_cast<int32_t*>(&piece.item);
+#pragma unroll
+  for (int i = 0; i < kDecodeItemInts; ++i) {
+    ints[i] = __shfl_sync(0xffffffffU, field, i);
+  }
+  piece.head = __shfl_sync(0xffffffffU, field, kDecodeItemInts);
+  return piece;
+}
+
 // The query of a (query, head) pair. Division takes long, and most items have one query.
 __device__ __forceinline__ int32_t query_of(const NativeParams& p,
                                             const DecodeItem& item,

@@ -129,16 +129,6 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const
   const int lane = threadIdx.x % 32;
   const bool writes = kFormat == KvFormat::kBF16 && p.rope.on && p.rope.writes_kv;
   int32_t before = 0;  // the previous piece's `field`
-  const auto piece_of = [](int32_t of_lanes) {
-    Piece piece;
-    auto* ints = reinterpret_cast<int32_t*>(&piece.item);
-#pragma unroll
-    for (int i = 0; i < kDecodeItemInts; ++i) {
-      ints[i] = __shfl_sync(0xffffffffU, of_lanes, i);
-    }
-    piece.head = __shfl_sync(0xffffffffU, of_lanes, kDecodeItemInts);
-    return piece;
-  };
   const PieceQueue pieces{nullptr, __ldcg(&p.scratch.counts->num_pieces)};
   if (p.rope.on) {
     touch_norms<kDim>(p.rope);
@@ -164,7 +154,7 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const
         if (k == 1) {
           pdl_wait();
         }
-        write_new_kv<kDim>(p, piece_of(before));
+        write_new_kv<kDim>(p, piece_of_lanes(before));
         __syncwarp();
         if (lane == 0) {
           barrier_arrive(new_kv.full(k - 1));

@@ -129,20 +129,6 @@ struct PieceWarp {
   bool has_begun = false;  // its loads
   State state;
 
-  [[nodiscard]] __device__ int32_t field_of_next(int i) const {
-    return __shfl_sync(0xffffffffU, field, i);
-  }
-  [[nodiscard]] __device__ Piece next() const {
-    Piece piece;
-    auto* ints = reinterpret_cast<int32_t*>(&piece.item);
-#pragma unroll
-    for (int i = 0; i < kDecodeItemInts; ++i) {
-      ints[i] = field_of_next(i);
-    }
-    piece.head = field_of_next(kDecodeItemInts);
-    return piece;
-  }
-
   // Fetches the description of the k-th piece. It becomes the next one.
   __device__ void find(uint32_t k) {
     auto number = static_cast<int32_t>(blockIdx.x + k * gridDim.x);
@@ -154,8 +140,9 @@ struct PieceWarp {
     has_begun = false;
     if (has_next) {
       field = pieces.fetch(p, number);
+      const DecodeItem item = piece_of_lanes(field).item;
       block = block_of_box(
-          p, field_of_next(1), field_of_next(6), field_of_next(7), static_cast<int>(threadIdx.x));
+          p, item.table_begin, item.tile, item.num_tiles, static_cast<int>(threadIdx.x));
     } else if (threadIdx.x == 0 && pieces.dealt()) {
       // The counter wraps to 0 after num_pieces takes. This CTA has taken one time less than it has pieces: take once more.
       static_cast<void>(pieces.take(p));
@@ -170,7 +157,7 @@ struct PieceWarp {
           return;
         }
         has_begun = true;
-        feed.begin(next(), block);
+        feed.begin(piece_of_lanes(field), block);
       }
       feed.load();
     }
@@ -232,7 +219,7 @@ struct PieceWarp {
     pieces.num_pieces = __ldcg(&p.scratch.counts->num_pieces);
     find(0);
     if (has_next) {
-      feed.begin(next(), block);
+      feed.begin(piece_of_lanes(field), block);
       while (p.settled && feed.any() && feed.has_room() && !feed.is_new()) {
         feed.load();
       }
@@ -240,7 +227,7 @@ struct PieceWarp {
     pdl_wait();
     pdl_release();
     for (uint32_t k = 1; has_next; ++k) {
-      const Piece piece = next();
+      const Piece piece = piece_of_lanes(field);
       find(k);
       fill();
       state.load_q(p, piece);
