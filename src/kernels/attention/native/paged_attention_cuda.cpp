@@ -65,7 +65,8 @@ bool takes_decode_rows(const PagedAttentionArgs& args,
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
 }
 
-// From this number of pieces on the kernel whose CTAs are warps is faster, apart from rope (docs/experiments/attention_cuda.md).
+// From this number of pieces on native_warp_decode is faster, even with rope in a kernel of its own
+// (docs/experiments/attention_cuda.md).
 constexpr int64_t kLeastWarpPieces = 1024;
 
 // Pieces of the decode rows, if none is split.

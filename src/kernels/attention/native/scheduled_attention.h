@@ -23,9 +23,9 @@ namespace cuda {
 // paged_attention in two calls, so that the layers of a step share one schedule.
 struct ScheduledAttentionArgs : PagedAttentionArgs {
   int32_t schedule_window = 0;  // 0, or at least the window of every layer that uses the schedule
-  // Asserts that since the schedule and the last write to the batch, the block table and older keys an attention launch has
-  // come before this one: it calls pdl_wait before it lets the next kernel start. So all of them are complete when
-  // this launch starts, even if it starts early. Decode then prefetches older keys while preceding launches still run.
+  // Asserts that another attention launch has come since the schedule, and since the last writes to the batch, the block table and
+  // older keys. Attention calls pdl_wait before it lets the next kernel start, so all of these are complete when this launch
+  // starts, even if it starts early. Decode then prefetches older keys while preceding launches still run.
   bool settled = false;
   // Not null: attention_forward also does the work of rope_kv_write (attention_takes_rope). q, which lies in rope->qkv, and
   // this step's keys and values are then the projection's output, without norm and rotation. qkv itself is not changed.

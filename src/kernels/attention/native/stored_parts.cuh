@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "device/cuda/pdl.cuh"
 #include "kernels/attention/native/part_state.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 // The parts of a chunk that several pieces compute, in scratch, and a piece's parts in order (part_decode.cuh, warp_decode.cuh).
 namespace warprow::cuda {
