@@ -10,6 +10,7 @@
 #include "tests/support/attention_case.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -228,6 +229,31 @@ class ModeBench {
 // Short decode steps of Qwen3-8B and gpt-oss-20b; decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
 std::vector<Case> mode_cases() {
   std::vector<Case> all;
+  for (const auto& [n, len, num_long, long_len] :
+       std::vector<std::array<int32_t, 4>>{{127, 200, 1, 8192},
+                                           {127, 200, 1, 32'768},
+                                           {255, 200, 1, 32'768},
+                                           {112, 128, 16, 4096}}) {
+    Case uneven{"uneven " + std::to_string(n) + "x" + std::to_string(len) + " + " +
+                    std::to_string(num_long) + "x" + std::to_string(long_len),
+                32,
+                8,
+                128,
+                repeat(n, 1, len)};
+    for (int32_t i = 0; i < num_long; ++i) {
+      uneven.rows.push_back({1, long_len});
+    }
+    all.push_back(uneven);
+  }
+  for (const int32_t n : {128, 256}) {
+    Case spread{"uneven " + std::to_string(n) + "x(32..2047)", 32, 8, 128, {}};
+    std::mt19937 rng(5);
+    for (int32_t r = 0; r < n; ++r) {
+      const auto most = static_cast<uint32_t>(64) << rng() % 6;
+      spread.rows.push_back({1, static_cast<int32_t>(most / 2 + rng() % (most / 2))});
+    }
+    all.push_back(spread);
+  }
   for (const int32_t n : {64, 128, 256, 512}) {
     for (const int32_t len : {16, 64, 128, 208, 256, 512, 1024}) {
       all.push_back({"short " + std::to_string(n) + "x" + std::to_string(len),

@@ -37,6 +37,16 @@ bool detect_avx_vnni() {
   uint32_t edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1U << 4) != 0;
 }
+
+bool is_intel() {
+  uint32_t highest = 0;
+  uint32_t ebx = 0;
+  uint32_t ecx = 0;
+  uint32_t edx = 0;
+  return __get_cpuid(0, &highest, &ebx, &ecx, &edx) != 0 && ebx == signature_INTEL_ebx;
+}
+#else
+bool is_intel() { return false; }
 #endif
 
 // The compiler's run-time check covers the operating system's part (XGETBV) too.
@@ -63,8 +73,10 @@ CpuIsa detect() {
 }
 
 std::atomic<CpuIsa>& current() {
-  static std::atomic<CpuIsa> isa{chosen_cpu_isa(
-      std::getenv("WARPROW_CPU_ISA"), detected_cpu_isa(), has_cpu_isa(CpuIsa::kAvxVnni))};
+  static std::atomic<CpuIsa> isa{chosen_cpu_isa(std::getenv("WARPROW_CPU_ISA"),
+                                                detected_cpu_isa(),
+                                                preferred_cpu_isa(detected_cpu_isa(), is_intel()),
+                                                has_cpu_isa(CpuIsa::kAvxVnni))};
   return isa;
 }
 
@@ -91,10 +103,10 @@ bool has_cpu_isa(CpuIsa isa) {
   return isa <= detected_cpu_isa();
 }
 
-CpuIsa chosen_cpu_isa(const char* name, CpuIsa best, bool has_avx_vnni) {
+CpuIsa chosen_cpu_isa(const char* name, CpuIsa best, CpuIsa preferred, bool has_avx_vnni) {
   const std::string_view wanted = name == nullptr ? "" : name;
   if (wanted.empty() || wanted == "auto") {
-    return best;
+    return preferred;
   }
   for (const CpuIsa isa : kCpuIsas) {
     if (wanted != cpu_isa_name(isa)) {

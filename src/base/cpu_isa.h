@@ -18,24 +18,29 @@ inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kGeneric,
                                       CpuIsa::kAvx512Bf16,
                                       CpuIsa::kAmx};
 
-// What kernels dispatch on: the set that the variable WARPROW_CPU_ISA names, else the best one this machine has. A
-// ScopedCpuIsa lowers it. Cheap. Throws what chosen_cpu_isa throws; a device of the CPU calls it at start.
+// What kernels dispatch on: the set that the variable WARPROW_CPU_ISA names, else preferred_cpu_isa(). A ScopedCpuIsa
+// changes it. Cheap. Throws what chosen_cpu_isa throws; a device of the CPU calls it at start.
 // Thread: any.
 CpuIsa cpu_isa();
 
 // The set that a value of WARPROW_CPU_ISA means on a machine whose best set is `best`: the one of that name
-// (cpu_isa_name); null, empty and "auto": `best`. Throws StartupError for other names, for sets above `best`, and for kAvxVnni
-// where the machine has none.
-CpuIsa chosen_cpu_isa(const char* name, CpuIsa best, bool has_avx_vnni = true);
+// (cpu_isa_name); null, empty and "auto": `preferred`. Throws StartupError for other names, for sets above `best`, and for
+// kAvxVnni where the machine has none.
+CpuIsa chosen_cpu_isa(const char* name, CpuIsa best, CpuIsa preferred, bool has_avx_vnni = true);
 
 // The best set this machine has, also while a ScopedCpuIsa is active.
 CpuIsa detected_cpu_isa();
+// The fastest set for a machine whose best set is `best`. Intel's processors compute a vdpbf16ps every second cycle and two
+// multiply-adds of float32 in each (docs/adr/0054-amx-on-a-cpu.md), so without AMX they do not take kAvx512Bf16.
+constexpr CpuIsa preferred_cpu_isa(CpuIsa best, bool is_intel) {
+  return is_intel && best == CpuIsa::kAvx512Bf16 ? CpuIsa::kAvx512 : best;
+}
 // Whether this machine has the set.
 bool has_cpu_isa(CpuIsa isa);
 
 const char* cpu_isa_name(CpuIsa isa);
 
-// Lowers cpu_isa() for the whole process within its scope, for tests that run every kernel variant. A set that the
+// Changes cpu_isa() for the whole process within its scope, for tests that run every kernel variant. A set that the
 // machine lacks is lowered to what it has. Must not be used while other threads run kernels.
 class ScopedCpuIsa {
  public:

@@ -12,7 +12,8 @@ namespace {
 
 TEST(CpuIsa, ScopeLowersAndRestores) {
   const CpuIsa best = detected_cpu_isa();
-  EXPECT_EQ(cpu_isa(), best);
+  const CpuIsa before = cpu_isa();
+  EXPECT_LE(before, best);
   {
     const ScopedCpuIsa generic(CpuIsa::kGeneric);
     EXPECT_EQ(cpu_isa(), CpuIsa::kGeneric);
@@ -22,7 +23,7 @@ TEST(CpuIsa, ScopeLowersAndRestores) {
     }
     EXPECT_EQ(cpu_isa(), CpuIsa::kGeneric);
   }
-  EXPECT_EQ(cpu_isa(), best);
+  EXPECT_EQ(cpu_isa(), before);
   EXPECT_STREQ(cpu_isa_name(CpuIsa::kAvx2), "avx2");
 }
 
@@ -34,16 +35,23 @@ TEST(CpuIsa, AScopeWithoutTheSetHasALowerOne) {
 
 TEST(CpuIsa, VariableNamesASetOfTheMachine) {
   for (const char* name : {static_cast<const char*>(nullptr), "", "auto"}) {
-    EXPECT_EQ(chosen_cpu_isa(name, CpuIsa::kAvx512), CpuIsa::kAvx512);
+    EXPECT_EQ(chosen_cpu_isa(name, CpuIsa::kAvx512Bf16, CpuIsa::kAvx512), CpuIsa::kAvx512);
   }
   for (const CpuIsa isa : kCpuIsas) {
-    EXPECT_EQ(chosen_cpu_isa(cpu_isa_name(isa), CpuIsa::kAmx), isa);
+    EXPECT_EQ(chosen_cpu_isa(cpu_isa_name(isa), CpuIsa::kAmx, CpuIsa::kAmx), isa);
+  }
+}
+
+TEST(CpuIsa, IntelPrefersFloat32ToItsDotProductsOfBf16) {
+  for (const CpuIsa isa : kCpuIsas) {
+    EXPECT_EQ(preferred_cpu_isa(isa, false), isa);
+    EXPECT_EQ(preferred_cpu_isa(isa, true), isa == CpuIsa::kAvx512Bf16 ? CpuIsa::kAvx512 : isa);
   }
 }
 
 std::string refusal_of(const char* name, CpuIsa best, bool has_avx_vnni = true) {
   try {
-    chosen_cpu_isa(name, best, has_avx_vnni);
+    chosen_cpu_isa(name, best, best, has_avx_vnni);
   } catch (const StartupError& error) {
     return error.what();
   }

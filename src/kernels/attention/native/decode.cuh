@@ -181,9 +181,8 @@ decode_kernel(const NativeParams p, const __grid_constant__ Copies copies) {
   }
   const PieceQueue queue{shared.slots, __ldcg(&p.scratch.counts->num_pieces)};
   if (manages) {
-    const auto block = static_cast<int32_t>(blockIdx.x);
-    const int32_t first = queue.fetch(p, block);
-    const int32_t second = queue.fetch(p, block + static_cast<int32_t>(gridDim.x));
+    const int32_t first = queue.fetch(p, PieceQueue::own(0));
+    const int32_t second = queue.fetch(p, PieceQueue::own(1));
     queue.put(0, first);
     queue.put(1, second);
   }

@@ -114,6 +114,12 @@ struct PieceQueue {
   int32_t* slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: no piece)
   int32_t num_pieces;
 
+  // The CTA's first two pieces, k = 0 and 1. The longest pieces have the lowest numbers, so a CTA with a longer first one has
+  // a shorter second one.
+  [[nodiscard]] static __device__ int32_t own(uint32_t k) {
+    return static_cast<int32_t>(k == 0 ? blockIdx.x : 2 * gridDim.x - 1 - blockIdx.x);
+  }
+  // Whether there are more pieces than those.
   [[nodiscard]] __device__ bool dealt() const {
     return num_pieces > 2 * static_cast<int32_t>(gridDim.x);
   }

@@ -135,7 +135,7 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue, const
   }
   for (uint32_t k = 0;; ++k) {
     queue.turns.wait_empty(k);
-    auto number = static_cast<int32_t>(blockIdx.x + k * gridDim.x);
+    int32_t number = PieceQueue::own(k);
     if (k == 2) {
       pdl_wait();
     }

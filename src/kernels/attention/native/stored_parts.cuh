@@ -100,7 +100,7 @@ __device__ void merge_some(
 }
 template <typename State>
 __device__ void merge_stored(State& state, const NativeParams& p, const Piece& piece, float scale) {
-  constexpr int kMost = State::kNumWarps == 1 || State::kNumHeadTiles > 1 ? 2 : 8;
+  constexpr int kMost = State::kNumHeadTiles > 1 ? 2 : State::kNumWarps == 1 ? 4 : 8;
   const int32_t parts = piece.item.num_parts;
   state.total.clear();
   int32_t first = 0;

@@ -131,7 +131,7 @@ struct PieceWarp {
 
   // Fetches the description of the k-th piece. It becomes the next one.
   __device__ void find(uint32_t k) {
-    auto number = static_cast<int32_t>(blockIdx.x + k * gridDim.x);
+    int32_t number = PieceQueue::own(k);
     if (k >= 2) {
       number = threadIdx.x == 0 && pieces.dealt() ? pieces.take(p) : pieces.num_pieces;
       number = __shfl_sync(0xffffffffU, number, 0);
