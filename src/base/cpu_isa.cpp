@@ -39,11 +39,8 @@ bool detect_avx_vnni() {
 }
 
 bool is_intel() {
-  uint32_t highest = 0;
-  uint32_t ebx = 0;
-  uint32_t ecx = 0;
-  uint32_t edx = 0;
-  return __get_cpuid(0, &highest, &ebx, &ecx, &edx) != 0 && ebx == signature_INTEL_ebx;
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel") != 0;
 }
 #else
 bool is_intel() { return false; }
